@@ -1,0 +1,20 @@
+#include "base/error.h"
+
+namespace weft {
+
+std::string_view to_string(ErrorKind kind) {
+  switch (kind) {
+    case ErrorKind::bad_input: return "bad_input";
+    case ErrorKind::bad_checkpoint: return "bad_checkpoint";
+    case ErrorKind::unsupported: return "unsupported";
+    case ErrorKind::unavailable: return "unavailable";
+    case ErrorKind::plan_impossible: return "plan_impossible";
+    case ErrorKind::internal: return "internal";
+  }
+  return "internal";
+}
+
+Error::Error(ErrorKind kind, std::string_view place, std::string_view message)
+    : kind_(kind), what_(fmt::format("[{}] {}", place, message)) {}
+
+}  // namespace weft

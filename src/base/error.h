@@ -1,0 +1,49 @@
+// The one error type of Weft.
+//
+// A message names the place, what was wanted and what was found:
+//
+//     fail(ErrorKind::bad_checkpoint, "safetensors", "tensor '{}': wanted U8 [3072, 112], found {} {}", name, dtype, shape);
+//     // what(): [safetensors] tensor 'x': wanted U8 [3072, 112], found F32 [3072, 112]
+//
+// Bad input never reaches an assert; asserts are for programmer mistakes only.
+#pragma once
+
+#include <exception>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace weft {
+
+enum class ErrorKind {
+  bad_input,        // the user's request, flag or file is wrong (HTTP 400, exit 2)
+  bad_checkpoint,   // the model's files are wrong (exit 4)
+  unsupported,      // understood, and not done by this program (HTTP 400, exit 2 or 4)
+  unavailable,      // cannot be done now: out of memory, slots, a peer is gone (HTTP 503)
+  plan_impossible,  // the model does not fit as asked (exit 3)
+  internal,         // a defect of Weft (HTTP 500, exit 1)
+};
+
+[[nodiscard]] std::string_view to_string(ErrorKind kind);
+
+class Error : public std::exception {
+ public:
+  // `place` is the component or file that found the fault, without brackets.
+  Error(ErrorKind kind, std::string_view place, std::string_view message);
+
+  [[nodiscard]] ErrorKind kind() const noexcept { return kind_; }
+  [[nodiscard]] const char* what() const noexcept override { return what_.c_str(); }  // "[place] message"
+
+ private:
+  ErrorKind kind_;
+  std::string what_;
+};
+
+template <class... Args>
+[[noreturn]] void fail(ErrorKind kind, std::string_view place, fmt::format_string<Args...> format, Args&&... args) {
+  throw Error(kind, place, fmt::format(format, std::forward<Args>(args)...));
+}
+
+}  // namespace weft

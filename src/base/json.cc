@@ -1,0 +1,43 @@
+#include "base/json.h"
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/file.h"
+
+namespace weft {
+
+Json parse_json(std::string_view text, std::string_view place, ErrorKind kind) {
+  std::vector<std::set<std::string>> open_keys;  // one set for each open object or array
+  const auto callback = [&](int depth, Json::parse_event_t event, Json& parsed) {
+    switch (event) {
+      case Json::parse_event_t::object_start:
+      case Json::parse_event_t::array_start:
+        if (depth >= kMaxJsonDepth) fail(kind, place, "wanted JSON nested at most {} deep, found more", kMaxJsonDepth);
+        open_keys.emplace_back();
+        break;
+      case Json::parse_event_t::object_end:
+      case Json::parse_event_t::array_end: open_keys.pop_back(); break;
+      case Json::parse_event_t::key: {
+        const auto& key = parsed.get_ref<const std::string&>();
+        if (!open_keys.back().insert(key).second)
+          fail(kind, place, "wanted each key once, found '{}' twice in one object", key);
+        break;
+      }
+      case Json::parse_event_t::value: break;
+    }
+    return true;
+  };
+  try {
+    return Json::parse(text, callback);
+  } catch (const nlohmann::json::exception& error) {
+    fail(kind, place, "wanted JSON, found: {}", error.what());
+  }
+}
+
+Json read_json_file(const std::filesystem::path& path, ErrorKind kind, int64_t max_bytes) {
+  return parse_json(read_text_file(path, kind, max_bytes), path.string(), kind);
+}
+
+}  // namespace weft

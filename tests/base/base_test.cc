@@ -1,0 +1,89 @@
+#include <atomic>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "base/guard.h"
+#include "base/json.h"
+#include "base/units.h"
+#include "base/worker_pool.h"
+
+namespace weft {
+namespace {
+
+using testing::HasSubstr;
+
+TEST(Error, MessageNamesPlaceWantedAndFound) {
+  try {
+    fail(ErrorKind::bad_checkpoint, "reader", "tensor '{}': wanted {}, found {}", "x", 3, 4);
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(), "[reader] tensor 'x': wanted 3, found 4");
+    EXPECT_EQ(error.kind(), ErrorKind::bad_checkpoint);
+  }
+}
+
+TEST(Guard, KeepsKindAndMessageOverTheBorder) {
+  const auto failure = guard([] { fail(ErrorKind::unavailable, "pool", "no slot"); });
+  ASSERT_TRUE(failure);
+  EXPECT_EQ(failure->kind, ErrorKind::unavailable);
+  const auto again = guard([&] { failure->raise(); });
+  ASSERT_TRUE(again);
+  EXPECT_EQ(again->message, "[pool] no slot");
+  EXPECT_EQ(again->kind, ErrorKind::unavailable);
+}
+
+TEST(Guard, NamesForeignExceptions) {
+  const auto failure = guard([] { throw std::runtime_error("boom"); });
+  ASSERT_TRUE(failure);
+  EXPECT_EQ(failure->kind, ErrorKind::internal);
+  EXPECT_THAT(failure->message, HasSubstr("boom"));
+}
+
+TEST(Units, WithCommas) {
+  EXPECT_EQ(with_commas(0), "0");
+  EXPECT_EQ(with_commas(999), "999");
+  EXPECT_EQ(with_commas(1000), "1,000");
+  EXPECT_EQ(with_commas(1560936091448), "1,560,936,091,448");
+  EXPECT_EQ(with_commas(-1234), "-1,234");
+  EXPECT_EQ(with_commas(-123), "-123");
+}
+
+TEST(Json, RefusesDuplicateKeysAndDeepNesting) {
+  EXPECT_THROW((void)parse_json(R"({"a":1,"b":{"a":2},"a":3})", "t"), Error);
+  EXPECT_NO_THROW((void)parse_json(R"({"a":1,"b":{"a":2}})", "t"));
+  EXPECT_NO_THROW((void)parse_json(std::string(128, '[') + std::string(128, ']'), "t"));
+  EXPECT_THROW((void)parse_json(std::string(129, '[') + std::string(129, ']'), "t"), Error);
+  EXPECT_THROW((void)parse_json("{", "t"), Error);
+}
+
+class WorkerPoolSizes : public testing::TestWithParam<int> {};
+
+TEST_P(WorkerPoolSizes, CoversEveryItemOnce) {
+  WorkerPool pool(GetParam());
+  for (const int64_t count : {0, 1, 15, 16, 17, 127, 1000}) {
+    std::vector<std::atomic<int>> seen(static_cast<size_t>(count));
+    pool.parallel_for(count, 3, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) ++seen[static_cast<size_t>(i)];
+    });
+    for (const auto& times : seen) EXPECT_EQ(times.load(), 1);
+  }
+}
+
+TEST_P(WorkerPoolSizes, RethrowsAndStaysUsable) {
+  WorkerPool pool(GetParam());
+  EXPECT_THROW(pool.parallel_for(100, 1,
+                                 [](int64_t begin, int64_t) {
+                                   if (begin == 50) fail(ErrorKind::bad_input, "test", "fifty");
+                                 }),
+               Error);
+  std::atomic<int64_t> sum{0};
+  pool.parallel_for(100, 1, [&](int64_t begin, int64_t) { sum += begin; });
+  EXPECT_EQ(sum.load(), 4950);
+}
+
+INSTANTIATE_TEST_SUITE_P(Threads, WorkerPoolSizes, testing::Values(1, 2, 5));
+
+}  // namespace
+}  // namespace weft
