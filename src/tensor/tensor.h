@@ -61,6 +61,22 @@ struct TensorView {
   }
 };
 
+// A writable look at a tensor of another owner.
+struct MutableTensorView {
+  DType dtype = DType::f32;
+  Shape shape;
+  std::byte* data = nullptr;
+
+  [[nodiscard]] int64_t elements() const { return shape.elements(); }
+  operator TensorView() const { return {dtype, shape, data}; }  // NOLINT(google-explicit-constructor): a writer may read
+
+  template <class T>
+  [[nodiscard]] std::span<T> as() const {
+    const std::span<const T> same = TensorView(*this).as<T>();
+    return {const_cast<T*>(same.data()), same.size()};
+  }
+};
+
 // An owning tensor. Copying copies the elements; use shared_ptr<const Tensor> to share.
 class Tensor {
  public:
@@ -89,6 +105,7 @@ class Tensor {
     const std::span<const T> same = view_.as<T>();
     return {const_cast<T*>(same.data()), same.size()};
   }
+  [[nodiscard]] MutableTensorView mutable_view() { return {view_.dtype, view_.shape, memory_.get()}; }
   [[nodiscard]] std::byte* data() { return memory_.get(); }
 
  private:

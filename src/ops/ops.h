@@ -1,0 +1,125 @@
+// The operators. Model code calls nothing else.
+//
+// Contract of all of them:
+// - Operands are float32 host tensors unless said otherwise; outputs are owned by the caller and do not overlap inputs.
+// - A row's result depends on that row (and its sequence's state) only: never on the other rows of the call, the number of
+//   threads or how rows were split into calls. This carries the bit promise (ARCHITECTURE.md, "Numbers").
+// - With Profile::bf16 outputs are rounded at the points named in brackets (ids of K3 spec 3.0).
+// - Shapes are checked; a mismatch is an internal error naming the operator.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "ops/context.h"
+#include "ops/weight.h"
+#include "tensor/tensor.h"
+
+namespace weft::ops {
+
+// out[t] = table[ids[t]].  ids in [0, V); table [V, D]; out [T, D].
+void embed(Context& context, std::span<const int32_t> ids, const WeightView& table, MutableTensorView out);
+
+// y = x W^T.  x [T, in]; W [out, in] in any format; y [T, out]. Sums in float32. [R1, unless `keep_f32`: R10 router, R12 head]
+void linear(Context& context, TensorView x, const WeightView& weight, MutableTensorView y, bool keep_f32 = false);
+
+// y = weight * x / sqrt(mean(x^2) + eps).  x, y [T, D]; weight [D]. [R2: two roundings]
+void rms_norm(Context& context, TensorView x, TensorView weight, float eps, MutableTensorView y);
+
+// out = a + b. [R4]
+void add(Context& context, TensorView a, TensorView b, MutableTensorView out);
+
+// y = x * sigmoid(gate), elementwise. [R8: the sigmoid rounded, then the product]
+void sigmoid_gate(Context& context, TensorView x, TensorView gate, MutableTensorView y);
+
+// SiTU (K3 spec 3.6) or SwiGLU, elementwise on [T, F]. [R9]
+struct Activation {
+  enum class Kind : uint8_t { situ, silu } kind = Kind::situ;
+  float beta = 1.0F;                 // situ: bound of the gate branch
+  std::optional<float> linear_beta;  // situ: bound of the up branch; absent: up is used unchanged
+};
+void gated_activation(Context& context, const Activation& activation, TensorView gate, TensorView up, MutableTensorView y);
+
+// Attention-Residual mix (K3 spec 3.2): softmax over sources of <source / rms(source), w>, then the weighted sum of the raw
+// sources.  sources: K+1 tensors [T, D]; w [D] = norm.weight * proj.weight; out [T, D]. One source: a copy. [R3]
+// `probabilities`, if not empty, receives [T, K+1].
+void residual_mix(Context& context, std::span<const TensorView> sources, TensorView w, float eps, MutableTensorView out,
+                  std::span<float> probabilities = {});
+
+// Rows [first_row, first_row + row_count) continue one sequence: the recurrent state is read from `in` (null: zeros) and
+// written to `out` (may equal `in`). Segments are worked on in order, so a later one may read what an earlier one wrote.
+struct StateSegment {
+  int64_t first_row = 0;
+  int64_t row_count = 0;
+  const float* in = nullptr;
+  float* out = nullptr;
+};
+
+// Depthwise causal convolution of Kc taps, then SiLU (K3 spec 3.4).  x, y [T, P]; taps [P, Kc], tap Kc-1 is the current token.
+// State: the last Kc-1 rows of x, oldest first, [Kc-1, P]. [R5]
+void short_conv(Context& context, TensorView x, TensorView taps, std::span<const StateSegment> segments, MutableTensorView y);
+
+// Log-decay g of KDA (K3 spec 3.4).  z [T, H*d]; a_log [H]; dt_bias [H*d]; g [T, H*d]. lower_bound given: lb * sigmoid(e^A
+// (z+dt)); absent: -e^A softplus(z+dt). Float32 in both profiles [R6].
+void kda_gate(Context& context, TensorView z, TensorView a_log, TensorView dt_bias, std::optional<float> lower_bound,
+              MutableTensorView g);
+
+// The KDA delta rule, token-recurrent form (K3 spec 3.4).  q, k, v, g, o [T, H*d]; beta_logits [T, H] (sigmoid inside). q and k
+// are normalised inside (epsilon 1e-6 on the sum of squares, q scaled by d^-1/2). State [H, d key, d value]. [R6: o rounded]
+void kda_recurrence(Context& context, TensorView q, TensorView k, TensorView v, TensorView g, TensorView beta_logits,
+                    std::span<const StateSegment> segments, MutableTensorView o);
+
+// y = o / sqrt(mean(o^2) + eps) * weight * sigmoid(gate), per head.  o, gate, y [T, H*d]; weight [d]. [R7]
+void gated_rms_norm(Context& context, TensorView o, TensorView weight, float eps, TensorView gate, MutableTensorView y);
+
+// Sizes of one MLA layer (K3 spec 3.5).
+struct MlaShape {
+  int64_t heads = 0;
+  int64_t nope = 0;    // dn
+  int64_t rope = 0;    // dr
+  int64_t value = 0;   // dv
+  int64_t latent = 0;  // rc
+};
+
+// Query side of the absorbed form: ql[t, h] = WK[h]^T q[t, h, :dn].  q [T, H*(dn+dr)]; kv_b [H*(dn+dv), rc]; ql [T, H*rc].
+// Kept float32 in both profiles.
+void mla_absorb_query(Context& context, const MlaShape& shape, TensorView q, const WeightView& kv_b, MutableTensorView ql);
+
+// Latents of one sequence in pages of kPageTokens positions; each page holds [kPageTokens, rc + dr] rows (latent, then k_r).
+inline constexpr int64_t kPageTokens = 64;
+struct PagedSegment {
+  int64_t first_row = 0;
+  int64_t row_count = 0;
+  int64_t start = 0;              // position of the first row in its sequence
+  std::span<float* const> pages;  // page i holds positions [64 i, 64 i + 64); covers start + row_count positions
+};
+
+// Writes c [T, rc] and k_r (the last dr of kv [T, rc + dr]) of each row to its position's page row.
+void mla_append(Context& context, const MlaShape& shape, TensorView c, TensorView kv, std::span<const PagedSegment> segments);
+
+// Absorbed causal attention over the pages: scores (dn+dr)^-1/2 (<ql, c_s> + <q_r, k_r,s>), softmax in fixed blocks of 256
+// positions merged in order, lat = sum_s a_s c_s.  q [T, H*(dn+dr)]; ql, lat [T, H*rc].
+void mla_attention(Context& context, const MlaShape& shape, TensorView q, TensorView ql, std::span<const PagedSegment> segments,
+                   MutableTensorView lat);
+
+// Value side: o[t, h] = WV[h] lat[t, h].  o [T, H*dv]. [R8: rounded]
+void mla_project_value(Context& context, const MlaShape& shape, TensorView lat, const WeightView& kv_b, MutableTensorView o);
+
+// Router of K3 spec 3.7: sigmoid scores, selection by score + bias (ties: smaller index), weights from the unbiased scores.
+struct RouterRule {
+  int64_t experts_per_token = 0;
+  bool renormalize = true;
+  float scale = 1.0F;
+};
+// logits [T, E]; bias [E]; ids [T, k] i32, ascending per row; weights [T, k]. Float32 in both profiles [R10].
+// `margins`, if not empty, receives [T]: last chosen selection score minus the best not chosen (infinity if k = E).
+void route(Context& context, const RouterRule& rule, TensorView logits, TensorView bias, MutableTensorView ids,
+           MutableTensorView weights, std::span<float> margins = {});
+
+// out[t] = sum over the row's experts, ascending, of weight * w2 act(w1 z, w3 z).  z, out [T, Z]; ids, weights [T, k].
+// `experts` is indexed by expert id; only entries named in ids are read. [R1 for w1, w3, w2; R9; R11]
+void moe(Context& context, const Activation& activation, TensorView z, TensorView ids, TensorView weights,
+         std::span<const ExpertView> experts, MutableTensorView out);
+
+}  // namespace weft::ops

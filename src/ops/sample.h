@@ -1,0 +1,46 @@
+// Sampling, the last operator of the last stage (prompt_and_api spec 7.2).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "ops/context.h"
+#include "tensor/tensor.h"
+
+namespace weft::ops {
+
+struct SamplingParams {
+  float temperature = 1.0F;  // 0: greedy, lowest id on ties
+  int64_t top_k = 0;         // 0: off
+  float top_p = 1.0F;
+  float min_p = 0.0F;
+  float repetition_penalty = 1.0F;
+  float frequency_penalty = 0.0F;
+  float presence_penalty = 0.0F;
+  uint64_t seed = 0;
+
+  // Throws bad_input naming the field, the range wanted and the value found.
+  void validate() const;
+};
+
+// One row to sample. The draw is keyed by (seed, position), so the same request gives the same ids in any batch.
+struct SampleRow {
+  SamplingParams params;
+  int64_t position = 0;                      // position of the token to be drawn in its sequence
+  std::span<const int32_t> history;          // generated ids so far, for the penalties
+  std::span<const int32_t> never_penalised;  // ids exempt from penalties (control tokens), ascending
+  std::span<const uint32_t> allowed;         // bit mask of allowed ids, ceil(V/32) words; empty: all
+};
+
+struct Sampled {
+  int32_t id = 0;
+  float logprob = 0.0F;  // natural log of the id's probability under the raw logits (temperature 1)
+};
+
+// logits [R, V] float32; rows, out: R entries. Order of operations of 7.2: mask of never-valid ids, penalties, grammar mask,
+// temperature, top-k, top-p, min-p, draw by a counter-based generator. A row whose logits are not finite is an error naming it.
+void sample(Context& context, TensorView logits, std::span<const SampleRow> rows, std::span<Sampled> out);
+
+}  // namespace weft::ops
