@@ -27,7 +27,10 @@ void linear(Context& context, TensorView x, const WeightView& weight, MutableTen
 // y = weight * x / sqrt(mean(x^2) + eps).  x, y [T, D]; weight [D]. [R2: two roundings]
 void rms_norm(Context& context, TensorView x, TensorView weight, float eps, MutableTensorView y);
 
-// out = a + b. [R4]
+// out[i] = x[rows[i]].  x [T, D]; rows in [0, T); out [R, D].
+void gather_rows(Context& context, TensorView x, std::span<const int64_t> rows, MutableTensorView out);
+
+// out = a + b; out may be a. [R4]
 void add(Context& context, TensorView a, TensorView b, MutableTensorView out);
 
 // y = x * sigmoid(gate), elementwise. [R8: the sigmoid rounded, then the product]
@@ -95,8 +98,8 @@ struct PagedSegment {
   std::span<float* const> pages;  // page i holds positions [64 i, 64 i + 64); covers start + row_count positions
 };
 
-// Writes c [T, rc] and k_r (the last dr of kv [T, rc + dr]) of each row to its position's page row.
-void mla_append(Context& context, const MlaShape& shape, TensorView c, TensorView kv, std::span<const PagedSegment> segments);
+// Writes c [T, rc] and k_r [T, dr] of each row to its position's page row.
+void mla_append(Context& context, const MlaShape& shape, TensorView c, TensorView k_r, std::span<const PagedSegment> segments);
 
 // Absorbed causal attention over the pages: scores (dn+dr)^-1/2 (<ql, c_s> + <q_r, k_r,s>), softmax in fixed blocks of 256
 // positions merged in order, lat = sum_s a_s c_s.  q [T, H*(dn+dr)]; ql, lat [T, H*rc].
