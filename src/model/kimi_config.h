@@ -23,9 +23,10 @@ struct KimiConfig {
   int64_t vocab_size = 0;     // V
   float rms_norm_eps = 0.0F;  // of all norms but the MLA low-rank ones
   bool tie_word_embeddings = false;
-  int64_t max_context = 0;       // tokens; 0: not stated
+  int64_t max_context = 0;       // tokens: max_position_embeddings (K3) or model_max_length (Kimi Linear)
   std::vector<int64_t> eos_ids;  // of config.json
   std::vector<bool> is_kda;      // [L], from the 1-based lists
+  int64_t listed_layers = 0;     // largest entry of the lists; above L in a truncated copy (ruling R3)
 
   // KDA
   int64_t kda_heads = 0;                  // Hk
@@ -53,6 +54,8 @@ struct KimiConfig {
 
   std::optional<int64_t> residual_block;  // B of Attention Residuals; absent: plain residuals
 
+  Json quantization;  // quantization_config of either level, checked against the other; null: absent
+
   std::vector<std::string> notes;  // visible notes of loading, e.g. ruling R3
 
   [[nodiscard]] int64_t kda_width() const { return kda_heads * kda_head_dim; }              // P
@@ -68,6 +71,12 @@ struct KimiConfig {
 
 // Validates every rule of K3 spec 1.5 and rulings R3, R13. Throws bad_checkpoint or unsupported naming the key and the value; a
 // missing required key is an error. `place` names the file in messages.
+//
+// Absence has a meaning only for: activation_situ_beta (1.0, with a note), activation_situ_linear_beta (no bound on the up
+// branch), quantization_config (nothing is packed), tie_word_embeddings and eos_token_id of the level that is not asked first,
+// topk_method, attention_bias, and in Kimi Linear alone gate_lower_bound (softplus decay), use_full_rank_gate and
+// mla_use_output_gate (false), q_lora_rank (plain q_proj), routed_expert_hidden_size (no latent) and attn_res_block_size (plain
+// residuals). K3 (nested, or flat with attn_res_block_size) must state these; null or false says "off".
 [[nodiscard]] KimiConfig parse_kimi_config(const Json& config, std::string_view place);
 [[nodiscard]] KimiConfig load_kimi_config(const std::filesystem::path& model_dir);
 

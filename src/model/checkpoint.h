@@ -1,0 +1,111 @@
+// A published checkpoint opened for binding: its configuration, what its headers say, and views into its mapped shards.
+//
+//     const Checkpoint checkpoint(dir);
+//     checkpoint.require(range);  // every tensor of the stage is there, with the right type and shape
+//     ops::WeightView q = checkpoint.weight("model.layers.0.self_attn.q_proj.weight");
+//     Tensor norm = checkpoint.vector_f32("model.layers.0.input_layernorm.weight");
+//
+// Names are canonical (K3 spec 2.1): "language_model." is stripped, the legacy spellings `<stem>.proj_weight` and
+// `<stem>.norm_weight` and the alias `block_sparse_moe.e_score_correction_bias` stand for the names of the parameter table.
+// Opening reads the configuration, the index and every header, and no tensor data. A shard is mapped when the first tensor in
+// it is bound. All members are const and safe to call from several threads; views live as long as the Checkpoint.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/json.h"
+#include "base/units.h"
+#include "model/kimi_config.h"
+#include "model/param_table.h"
+#include "ops/weight.h"
+#include "tensor/tensor.h"
+
+namespace weft {
+
+class Inventory;     // formats/: shards and their headers
+struct TensorEntry;  // formats/: one stored tensor
+
+struct CheckpointOptions {
+  bool allow_unknown_tensors = false;  // tensors that the parameter table does not claim: a note instead of an error
+  bool rebuild_index = false;          // an index that disagrees with the headers is ignored
+};
+
+class Checkpoint {
+ public:
+  // Throws bad_checkpoint or unsupported naming file, key or tensor: configuration (K3 spec 1.5), index and headers, the packed
+  // tensors against quantization_config, tensors that nothing claims. Tensors of vision, multi-token prediction and layers >= L
+  // are dropped with a note.
+  explicit Checkpoint(const std::filesystem::path& dir, const CheckpointOptions& options = {});
+  ~Checkpoint();
+  Checkpoint(const Checkpoint&) = delete;
+  Checkpoint& operator=(const Checkpoint&) = delete;
+
+  [[nodiscard]] const std::filesystem::path& dir() const;
+  [[nodiscard]] const KimiConfig& config() const;
+  [[nodiscard]] const Json& config_json() const;  // config.json as it is
+  [[nodiscard]] const std::vector<ParamSpec>& params() const;
+  [[nodiscard]] const std::vector<std::string>& notes() const;  // visible notes of loading
+  [[nodiscard]] const Inventory& inventory() const;
+  [[nodiscard]] LayerRange all_layers() const;
+
+  // Checks from headers alone that every tensor which the stage `range` owns is there with the table's shape and a type that
+  // the engine reads: linear weights BF16, F32 or a packed pair; all others any float type that widens to float32 exactly. The
+  // stage of layer 0 owns the embedding, the stage of layer L-1 the final norm, output mix and head (the embedding too when
+  // tied). Throws bad_checkpoint naming tensor, wanted, found and file; for missing experts the first missing index.
+  void require(LayerRange range) const;
+
+  // A weight matrix [out, in] where it lies in its mapped shard: bf16, f32 or mxfp4. The data of a view is NOT aligned to its
+  // element; kernels read it as bytes. Nothing of the data is touched. Same errors as require().
+  [[nodiscard]] ops::WeightView weight(std::string_view name) const;
+
+  // Any plain tensor widened to float32: norms, biases, convolutions, dt_bias. Extents of 1 in a tensor of rank 2 or more are
+  // dropped: [P, 1, Kc] comes as [P, Kc], [1, D] as [D]. Throws bad_checkpoint naming tensor and index of a value that is not
+  // finite (ruling R6).
+  [[nodiscard]] Tensor vector_f32(std::string_view name) const;
+
+  // The live A_log values [Hk] of a KDA layer (K3 spec 2.5): the stored length may be padded by exact zeros.
+  [[nodiscard]] Tensor a_log(LayerIndex layer) const;
+
+  // Routed expert `e` of a MoE layer. Neither weights nor scale bytes are read.
+  [[nodiscard]] ops::ExpertView expert(LayerIndex layer, int64_t e) const;
+  // Reads the scale bytes of an expert. Throws bad_checkpoint naming tensor, row and block of a byte 255 (NaN; ruling R6). Call
+  // it before the first use of the expert. Nothing to do for an expert that is not packed.
+  void check_expert_scales(LayerIndex layer, int64_t e) const;
+
+  // Whether the checkpoint has a tensor of this canonical name (plain, or a packed pair under the name of its weight).
+  [[nodiscard]] bool has(std::string_view name) const;
+
+  // Bytes of all tensors that the stage owns, as mapped (packed experts 4.25 bits a weight).
+  [[nodiscard]] ByteCount weight_bytes(LayerRange range) const;
+  // Shards that hold them, as indices into the inventory, ascending.
+  [[nodiscard]] std::vector<int64_t> shards_of(LayerRange range) const;
+
+  // What has been mapped so far.
+  struct Mapped {
+    int64_t shards = 0;
+    ByteCount bytes;  // sizes of those files
+  };
+  [[nodiscard]] Mapped mapped() const;
+
+  // Where a stored tensor lies.
+  struct Stored {
+    const TensorEntry* entry = nullptr;  // null: absent
+    int64_t shard = 0;
+  };
+  // The stored tensors of a table row: one for a plain tensor, weight_packed then weight_scale for a pair. For experts that of
+  // expert `e`. Throws what require() throws for this row.
+  [[nodiscard]] std::vector<Stored> stored(const ParamSpec& spec, int64_t e = 0) const;
+  // Whether the stage `range` owns the row.
+  [[nodiscard]] bool owns(LayerRange range, const ParamSpec& spec) const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace weft

@@ -1,0 +1,283 @@
+#include "model/kimi_config.h"
+
+#include <cmath>
+#include <string_view>
+
+namespace weft {
+namespace {
+
+// Bounds of this program, far above published sizes: they keep every product of sizes inside int64.
+constexpr int64_t kMaxLayers = 1024;
+constexpr int64_t kMaxExperts = 1 << 14;
+constexpr int64_t kMaxHeads = 1 << 14;
+constexpr int64_t kMaxHeadDim = 1 << 14;
+constexpr int64_t kMaxWidth = 1 << 18;
+constexpr int64_t kMaxDenseWidth = 1 << 22;
+constexpr int64_t kMaxVocab = (1LL << 31) - 1;
+constexpr int64_t kMaxTokens = 1LL << 40;
+constexpr int64_t kMaxConvKernel = 64;
+// The decay gate's range for which the 16-row chunked form stays inside float32 (K3 spec 1.5).
+constexpr double kLowestGate = -5.0;
+
+std::string shown(const Json& value) {
+  std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
+  if (text.size() > 80) text = text.substr(0, 77) + "...";
+  return text;
+}
+
+// One object of the configuration; `path` is its dotted name, empty for the top level.
+class Section {
+ public:
+  Section(const Json& object, std::string path, std::string_view place)
+      : object_(object), path_(std::move(path)), place_(place) {
+    if (!object.is_object())
+      fail(ErrorKind::bad_checkpoint, place_, "{}: wanted an object, found {}", path_.empty() ? "configuration" : path_,
+           shown(object));
+  }
+
+  [[nodiscard]] std::string name(std::string_view key) const {
+    return path_.empty() ? std::string(key) : path_ + "." + std::string(key);
+  }
+  [[nodiscard]] bool has(std::string_view key) const { return object_.contains(key); }
+  // Present and not null.
+  [[nodiscard]] bool states(std::string_view key) const { return has(key) && !object_.at(std::string(key)).is_null(); }
+  [[nodiscard]] const Json& at(std::string_view key, std::string_view wanted) const {
+    const auto found = object_.find(key);
+    if (found == object_.end()) fail(ErrorKind::bad_checkpoint, place_, "{}: missing, wanted {}", name(key), wanted);
+    return *found;
+  }
+
+  [[nodiscard]] int64_t integer(std::string_view key, int64_t low, int64_t high) const {
+    const std::string wanted = fmt::format("an integer in {}..{}", low, high);
+    const Json& value = at(key, wanted);
+    const bool fits =
+        value.is_number_integer() && (!value.is_number_unsigned() || value.get<uint64_t>() <= static_cast<uint64_t>(INT64_MAX));
+    if (!fits || value.get<int64_t>() < low || value.get<int64_t>() > high) refuse(key, wanted);
+    return value.get<int64_t>();
+  }
+  [[nodiscard]] float positive(std::string_view key) const {
+    const Json& value = at(key, "a positive number");
+    if (!value.is_number()) refuse(key, "a positive number");
+    const float number = value.get<float>();
+    if (!std::isfinite(number) || number <= 0.0F) refuse(key, "a positive finite number");
+    return number;
+  }
+  [[nodiscard]] bool boolean(std::string_view key) const {
+    const Json& value = at(key, "true or false");
+    if (!value.is_boolean()) refuse(key, "true or false");
+    return value.get<bool>();
+  }
+  [[nodiscard]] std::string text(std::string_view key, std::string_view wanted) const {
+    const Json& value = at(key, wanted);
+    if (!value.is_string()) refuse(key, wanted);
+    return value.get<std::string>();
+  }
+  [[nodiscard]] Section section(std::string_view key) const { return {at(key, "an object"), name(key), place_}; }
+
+  [[noreturn]] void refuse(std::string_view key, std::string_view wanted, ErrorKind kind = ErrorKind::bad_checkpoint) const {
+    fail(kind, place_, "{}: wanted {}, found {}", name(key), wanted, shown(at(key, wanted)));
+  }
+
+ private:
+  const Json& object_;
+  std::string path_;
+  std::string_view place_;
+};
+
+std::vector<int64_t> ids_of(const Section& section, int64_t vocab_size) {
+  constexpr std::string_view kWanted = "a token id or a list of token ids below vocab_size";
+  const Json& value = section.at("eos_token_id", kWanted);
+  std::vector<int64_t> ids;
+  const auto take = [&](const Json& one) {
+    if (!one.is_number_integer() || one.get<int64_t>() < 0 || one.get<int64_t>() >= vocab_size)
+      section.refuse("eos_token_id", kWanted);
+    ids.push_back(one.get<int64_t>());
+  };
+  if (value.is_array()) {
+    for (const Json& one : value) take(one);
+    if (ids.empty()) section.refuse("eos_token_id", kWanted);
+  } else {
+    take(value);
+  }
+  return ids;
+}
+
+// The two 1-based lists -> is_kda. Entries above L are ignored (ruling R3); everything else must be a partition of 1..L.
+void read_layer_lists(const Section& linear, KimiConfig& config) {
+  enum : uint8_t { none, kda, full };
+  std::vector<uint8_t> kind(static_cast<size_t>(config.layer_count), none);
+  int64_t ignored = 0;
+  const auto read = [&](std::string_view key, uint8_t mark) {
+    const Json& list = linear.at(key, "a list of 1-based layer numbers");
+    if (!list.is_array()) linear.refuse(key, "a list of 1-based layer numbers");
+    for (const Json& entry : list) {
+      if (!entry.is_number_integer() || entry.get<int64_t>() < 1)
+        linear.refuse(key, fmt::format("layer numbers from 1 (entry {})", shown(entry)));
+      const int64_t number = entry.get<int64_t>();
+      config.listed_layers = std::max(config.listed_layers, number);
+      if (number > config.layer_count) {
+        ++ignored;
+        continue;
+      }
+      uint8_t& slot = kind[static_cast<size_t>(number - 1)];
+      if (slot == mark) linear.refuse(key, fmt::format("each layer once (layer {} is listed twice)", number));
+      if (slot != none)
+        linear.refuse(key, fmt::format("each layer in one of kda_layers and full_attn_layers (layer {} is in both)", number));
+      slot = mark;
+    }
+  };
+  read("kda_layers", kda);
+  read("full_attn_layers", full);
+  for (size_t l = 0; l < kind.size(); ++l) {
+    if (kind[l] == none)
+      linear.refuse("kda_layers",
+                    fmt::format("each layer in one of kda_layers and full_attn_layers (layer {} is in neither)", l + 1));
+    config.is_kda.push_back(kind[l] == kda);
+  }
+  if (ignored > 0)
+    config.notes.push_back(fmt::format("num_hidden_layers is {}: {} entries of the layer lists above it are ignored",
+                                       config.layer_count, ignored));
+}
+
+void read_kda(const Section& linear, bool k3, KimiConfig& config) {
+  config.kda_heads = linear.integer("num_heads", 1, kMaxHeads);
+  config.kda_head_dim = linear.integer("head_dim", 1, kMaxHeadDim);
+  config.conv_kernel = linear.integer("short_conv_kernel_size", 2, kMaxConvKernel);
+  if (k3) (void)linear.at("gate_lower_bound", "a number in [-5, 0), or null for the softplus decay");
+  if (linear.states("gate_lower_bound")) {
+    const Json& value = linear.at("gate_lower_bound", "");
+    if (!value.is_number()) linear.refuse("gate_lower_bound", "a number in [-5, 0)");
+    const double bound = value.get<double>();
+    if (!(bound >= kLowestGate && bound < 0.0))
+      linear.refuse("gate_lower_bound", "a number in [-5, 0)", ErrorKind::unsupported);
+    config.gate_lower_bound = static_cast<float>(bound);
+  }
+  config.full_rank_gate = (k3 || linear.has("use_full_rank_gate")) && linear.boolean("use_full_rank_gate");
+}
+
+void read_mla(const Section& text, bool k3, KimiConfig& config) {
+  config.mla.heads = text.integer("num_attention_heads", 1, kMaxHeads);
+  const int64_t kv_heads = text.integer("num_key_value_heads", 1, kMaxHeads);
+  if (kv_heads != config.mla.heads)
+    text.refuse("num_key_value_heads", fmt::format("num_attention_heads, {}", config.mla.heads), ErrorKind::unsupported);
+  config.mla.nope = text.integer("qk_nope_head_dim", 1, kMaxHeadDim);
+  config.mla.rope = text.integer("qk_rope_head_dim", 1, kMaxHeadDim);
+  config.mla.value = text.integer("v_head_dim", 1, kMaxHeadDim);
+  config.mla.latent = text.integer("kv_lora_rank", 1, kMaxWidth);
+  if (k3) (void)text.at("q_lora_rank", "an integer, or null for a plain q_proj");
+  if (text.states("q_lora_rank")) config.q_lora_rank = text.integer("q_lora_rank", 1, kMaxWidth);
+  config.mla_output_gate = (k3 || text.has("mla_use_output_gate")) && text.boolean("mla_use_output_gate");
+  if (!text.boolean("mla_use_nope"))
+    text.refuse("mla_use_nope", "true (rotary position embedding is not supported)", ErrorKind::unsupported);
+}
+
+void read_activation(const Section& text, KimiConfig& config) {
+  const std::string act = text.text("hidden_act", "\"situ\" or \"silu\"");
+  if (act == "silu") {
+    config.activation.kind = ops::Activation::Kind::silu;
+    return;
+  }
+  if (act != "situ") text.refuse("hidden_act", "\"situ\" or \"silu\"", ErrorKind::unsupported);
+  config.activation.kind = ops::Activation::Kind::situ;
+  if (text.states("activation_situ_beta"))
+    config.activation.beta = text.positive("activation_situ_beta");
+  else
+    config.notes.emplace_back("activation_situ_beta is absent: 1.0, as in the published implementation");
+  if (text.states("activation_situ_linear_beta"))
+    config.activation.linear_beta = text.positive("activation_situ_linear_beta");
+  else
+    config.notes.emplace_back("activation_situ_linear_beta is absent: the up branch is not bounded");
+}
+
+void read_moe(const Section& text, bool k3, KimiConfig& config) {
+  config.intermediate_size = text.integer("intermediate_size", 1, kMaxDenseWidth);
+  config.experts = text.integer("num_experts", 0, kMaxExperts);
+  if (config.experts == 0) return;
+  config.router.experts_per_token = text.integer("num_experts_per_token", 1, kMaxExperts);
+  if (config.router.experts_per_token > config.experts)
+    text.refuse("num_experts_per_token", fmt::format("at most num_experts, {}", config.experts));
+  config.shared_experts = text.integer("num_shared_experts", 0, 64);
+  config.moe_intermediate_size = text.integer("moe_intermediate_size", 1, kMaxWidth);
+  config.first_dense_layers = text.integer("first_k_dense_replace", 0, kMaxLayers);
+  config.moe_layer_freq = text.integer("moe_layer_freq", 1, kMaxLayers);
+  config.router.renormalize = text.boolean("moe_renormalize");
+  config.router.scale = text.positive("routed_scaling_factor");
+  if (text.text("moe_router_activation_func", "\"sigmoid\"") != "sigmoid")
+    text.refuse("moe_router_activation_func", "\"sigmoid\"", ErrorKind::unsupported);
+  for (const std::string_view key : {"num_expert_group", "topk_group"})
+    if (text.integer(key, 1, kMaxExperts) != 1)
+      text.refuse(key, "1 (grouped routing is not supported)", ErrorKind::unsupported);
+  if (text.has("topk_method") && text.text("topk_method", "\"noaux_tc\"") != "noaux_tc")
+    text.refuse("topk_method", "\"noaux_tc\"", ErrorKind::unsupported);
+  if (k3) (void)text.at("routed_expert_hidden_size", "an integer, or null for experts on hidden_size");
+  if (text.states("routed_expert_hidden_size")) {
+    config.latent_size = text.integer("routed_expert_hidden_size", 1, kMaxWidth);
+    config.latent_norm = text.boolean("latent_moe_use_norm");
+  } else if (text.has("latent_moe_use_norm") && text.boolean("latent_moe_use_norm")) {
+    text.refuse("latent_moe_use_norm", "routed_expert_hidden_size beside it");
+  }
+}
+
+}  // namespace
+
+KimiConfig parse_kimi_config(const Json& json, std::string_view place) {
+  const Section top(json, "", place);
+  KimiConfig config;
+  config.model_type = top.text("model_type", "\"kimi_k3\" or \"kimi_linear\"");
+  if (config.model_type != "kimi_k3" && config.model_type != "kimi_linear")
+    top.refuse("model_type", "\"kimi_k3\" or \"kimi_linear\"", ErrorKind::unsupported);
+  config.nested = config.model_type == "kimi_k3";
+  if (!config.nested && top.has("text_config"))
+    top.refuse("model_type", "\"kimi_k3\" beside text_config", ErrorKind::unsupported);
+  const Section text = config.nested ? top.section("text_config") : top;
+  if (config.nested && text.text("model_type", "\"kimi_linear\"") != "kimi_linear")
+    text.refuse("model_type", "\"kimi_linear\"", ErrorKind::unsupported);
+  // A flat configuration with Attention Residuals is K3's text model (K3 spec 7).
+  const bool k3 = config.nested || text.has("attn_res_block_size");
+
+  config.hidden_size = text.integer("hidden_size", 1, kMaxWidth);
+  config.layer_count = text.integer("num_hidden_layers", 1, kMaxLayers);
+  config.vocab_size = text.integer("vocab_size", 1, kMaxVocab);
+  config.rms_norm_eps = text.positive("rms_norm_eps");
+  config.tie_word_embeddings = text.boolean("tie_word_embeddings");
+  if (config.nested && top.has("tie_word_embeddings") && top.boolean("tie_word_embeddings") != config.tie_word_embeddings)
+    top.refuse("tie_word_embeddings", fmt::format("text_config's value, {}", config.tie_word_embeddings));
+  const std::string_view context_key =
+      text.has("max_position_embeddings") || !text.has("model_max_length") ? "max_position_embeddings" : "model_max_length";
+  if (!text.has(context_key))
+    fail(ErrorKind::bad_checkpoint, place, "{}: missing (and no {} either), wanted the longest context in tokens",
+         text.name("max_position_embeddings"), "model_max_length");
+  config.max_context = text.integer(context_key, 1, kMaxTokens);
+  config.eos_ids = ids_of(top.has("eos_token_id") ? top : text, config.vocab_size);
+  if (config.nested && top.has("eos_token_id") && text.has("eos_token_id") && ids_of(text, config.vocab_size) != config.eos_ids)
+    text.refuse("eos_token_id", fmt::format("the top level's value, {}", shown(json.at("eos_token_id"))));
+  if (text.has("attention_bias") && text.boolean("attention_bias"))
+    text.refuse("attention_bias", "false (no linear layer has a bias)", ErrorKind::unsupported);
+
+  const Section linear = text.section("linear_attn_config");
+  read_layer_lists(linear, config);
+  read_kda(linear, k3, config);
+  read_mla(text, k3, config);
+  read_activation(text, config);
+  read_moe(text, k3, config);
+
+  if (k3) (void)text.at("attn_res_block_size", "an integer, or null for plain residuals");
+  if (text.states("attn_res_block_size")) config.residual_block = text.integer("attn_res_block_size", 1, kMaxLayers);
+
+  if (text.states("quantization_config")) config.quantization = text.at("quantization_config", "");
+  if (config.nested && top.states("quantization_config")) {
+    const Json& outer = top.at("quantization_config", "");
+    // Unordered comparison: the same rules in another key order are equal.
+    if (!config.quantization.is_null() && nlohmann::json(outer) != nlohmann::json(config.quantization))
+      top.refuse("quantization_config", "the same as text_config.quantization_config");
+    config.quantization = outer;
+  }
+  return config;
+}
+
+KimiConfig load_kimi_config(const std::filesystem::path& model_dir) {
+  const std::filesystem::path path = model_dir / "config.json";
+  return parse_kimi_config(read_json_file(path), path.string());
+}
+
+}  // namespace weft
