@@ -1,0 +1,218 @@
+#include "model/sequence_state.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "base/error.h"
+
+namespace weft {
+namespace {
+
+constexpr std::string_view kPlace = "sequence state";
+
+std::string saved_name(LayerIndex layer, std::string_view name) { return fmt::format("layers.{}.{}", layer, name); }
+
+}  // namespace
+
+SequenceState::~SequenceState() { drop(); }
+
+SequenceState::SequenceState(SequenceState&& other) noexcept
+    : pool_(other.pool_),
+      consumed_(std::exchange(other.consumed_, TokenCount(0))),
+      slot_(std::exchange(other.slot_, std::nullopt)),
+      pages_(std::exchange(other.pages_, {})),
+      step_(std::exchange(other.step_, std::nullopt)),
+      broken_(std::exchange(other.broken_, false)) {}
+
+SequenceState& SequenceState::operator=(SequenceState&& other) noexcept {
+  if (this != &other) {
+    drop();
+    pool_ = other.pool_;
+    consumed_ = std::exchange(other.consumed_, TokenCount(0));
+    slot_ = std::exchange(other.slot_, std::nullopt);
+    pages_ = std::exchange(other.pages_, {});
+    step_ = std::exchange(other.step_, std::nullopt);
+    broken_ = std::exchange(other.broken_, false);
+  }
+  return *this;
+}
+
+void SequenceState::drop() noexcept {
+  if (step_) undo(*step_);
+  step_.reset();
+  for (const PageId page : pages_) pool_->release(page);
+  pages_.clear();
+  if (slot_) pool_->release(*slot_);
+  slot_.reset();
+}
+
+void SequenceState::undo(Step& step) noexcept {
+  for (const PageId page : step.new_pages) pool_->release(page);
+  for (const CheckpointSlot& checkpoint : step.checkpoints) pool_->release(checkpoint.slot);
+  if (step.own_slot) pool_->release(step.slot_out);
+}
+
+void SequenceState::check_usable() const {
+  if (broken_) {
+    fail(ErrorKind::unavailable, kPlace, "wanted a state of {} tokens, found one that a failed step may have overwritten",
+         consumed_);
+  }
+  if (step_) fail(ErrorKind::internal, kPlace, "wanted a state between steps, found a step of {} rows open", step_->rows);
+}
+
+SequenceState SequenceState::fork() const {
+  check_usable();
+  SequenceState copy(*pool_);
+  copy.consumed_ = consumed_;
+  if (slot_) {
+    pool_->retain(*slot_);
+    copy.slot_ = slot_;
+  }
+  for (const PageId page : pages_) {
+    pool_->retain(page);
+    copy.pages_.push_back(page);
+  }
+  return copy;
+}
+
+RowGroup SequenceState::extend(int64_t first_row, int64_t rows, std::span<const int64_t> checkpoint_offsets) {
+  check_usable();
+  if (rows <= 0) fail(ErrorKind::internal, kPlace, "wanted at least one row, found {}", rows);
+  Step step;
+  step.rows = rows;
+  step.pages = pages_;
+  try {
+    step.own_slot = !slot_ || pool_->shared(*slot_);
+    if (step.own_slot) {
+      step.own_slot = false;  // until it is taken
+      step.slot_out = pool_->take_slot();
+      step.own_slot = true;
+    } else {
+      step.slot_out = *slot_;
+    }
+    for (const int64_t offset : checkpoint_offsets) {
+      if (offset <= (step.checkpoints.empty() ? 0 : step.checkpoints.back().offset) || offset >= rows) {
+        fail(ErrorKind::internal, kPlace, "wanted ascending checkpoint offsets inside (0, {}), found {}", rows, offset);
+      }
+      step.checkpoints.push_back({offset, pool_->take_slot()});
+    }
+    // The last page is written to when it is not full; a shared one is copied first.
+    if (consumed_.value % ops::kPageTokens != 0 && !step.pages.empty() && pool_->shared(step.pages.back())) {
+      const PageId copy = pool_->take_page();
+      step.new_pages.push_back(copy);
+      std::memcpy(pool_->data(copy), pool_->data(step.pages.back()),
+                  static_cast<size_t>(pool_->layout().page_floats()) * sizeof(float));
+      step.replaced.push_back(step.pages.back());
+      step.pages.back() = copy;
+    }
+    const int64_t wanted = pool_->layout().page_floats() == 0 ? 0 : pages_for(consumed_ + TokenCount(rows));
+    while (static_cast<int64_t>(step.pages.size()) < wanted) {
+      const PageId page = pool_->take_page();
+      step.new_pages.push_back(page);
+      step.pages.push_back(page);
+    }
+  } catch (...) {
+    undo(step);
+    throw;
+  }
+  RowGroup group{first_row, rows, consumed_, slot_, step.slot_out, step.pages, step.checkpoints};
+  step_ = std::move(step);
+  return group;
+}
+
+std::vector<SequenceState> SequenceState::commit() {
+  if (!step_) fail(ErrorKind::internal, kPlace, "wanted an open step to commit, found none");
+  Step step = std::move(*step_);
+  step_.reset();
+  if (step.own_slot && slot_) pool_->release(*slot_);
+  slot_ = step.slot_out;
+  for (const PageId page : step.replaced) pool_->release(page);
+  pages_ = std::move(step.pages);
+
+  std::vector<SequenceState> checkpoints;
+  checkpoints.reserve(step.checkpoints.size());
+  for (const CheckpointSlot& checkpoint : step.checkpoints) {
+    SequenceState& state = checkpoints.emplace_back(*pool_);
+    state.consumed_ = consumed_ + TokenCount(checkpoint.offset);
+    state.slot_ = checkpoint.slot;
+    const int64_t page_count = std::min<int64_t>(pages_for(state.consumed_), static_cast<int64_t>(pages_.size()));
+    for (int64_t i = 0; i < page_count; ++i) {
+      pool_->retain(pages_[static_cast<size_t>(i)]);
+      state.pages_.push_back(pages_[static_cast<size_t>(i)]);
+    }
+  }
+  consumed_ += TokenCount(step.rows);
+  return checkpoints;
+}
+
+void SequenceState::fail_step() noexcept {
+  if (!step_) return;
+  if (!step_->own_slot) broken_ = true;
+  undo(*step_);
+  step_.reset();
+}
+
+SequenceState::Tensors SequenceState::export_tensors() const {
+  check_usable();
+  Tensors tensors;
+  if (consumed_ == TokenCount(0)) return tensors;
+  const float* slot = pool_->data(*slot_);
+  for (const LayerState& layer : pool_->layout().states()) {
+    for (const SlotTensor& part : layer.slot) {
+      TensorView view{DType::f32, part.shape, reinterpret_cast<const std::byte*>(slot + part.offset)};
+      tensors.emplace(saved_name(layer.layer, part.name), Tensor::copy_of(view));
+    }
+    for (const PageTensor& part : layer.page) {
+      Tensor rows = Tensor::uninitialized(DType::f32, {consumed_.value, part.width});
+      float* out = rows.as<float>().data();
+      for (int64_t position = 0; position < consumed_.value; ++position) {
+        const float* page = pool_->data(pages_[static_cast<size_t>(position / ops::kPageTokens)]);
+        std::memcpy(out + position * part.width,
+                    page + layer.page_offset + (position % ops::kPageTokens) * layer.page_width + part.column,
+                    static_cast<size_t>(part.width) * sizeof(float));
+      }
+      tensors.emplace(saved_name(layer.layer, part.name), std::move(rows));
+    }
+  }
+  return tensors;
+}
+
+SequenceState SequenceState::import_tensors(StatePool& pool, TokenCount consumed,
+                                            const std::map<std::string, TensorView>& tensors) {
+  SequenceState state(pool);
+  if (consumed == TokenCount(0)) return state;
+  const auto find = [&](LayerIndex layer, const std::string& part, const Shape& shape) {
+    const std::string name = saved_name(layer, part);
+    const auto at = tensors.find(name);
+    if (at == tensors.end()) {
+      fail(ErrorKind::bad_input, kPlace, "tensor '{}': wanted F32 {} for layers [{}, {}), found none", name, shape,
+           pool.layout().layers().begin, pool.layout().layers().end);
+    }
+    if (at->second.dtype != DType::f32 || !(at->second.shape == shape)) {
+      fail(ErrorKind::bad_input, kPlace, "tensor '{}': wanted F32 {}, found {} {}", name, shape, at->second.dtype,
+           at->second.shape);
+    }
+    return at->second.as<float>().data();
+  };
+  (void)state.extend(0, consumed.value);
+  float* slot = pool.data(state.step_->slot_out);
+  for (const LayerState& layer : pool.layout().states()) {
+    for (const SlotTensor& part : layer.slot) {
+      std::memcpy(slot + part.offset, find(layer.layer, part.name, part.shape),
+                  static_cast<size_t>(part.shape.elements()) * sizeof(float));
+    }
+    for (const PageTensor& part : layer.page) {
+      const float* rows = find(layer.layer, part.name, {consumed.value, part.width});
+      for (int64_t position = 0; position < consumed.value; ++position) {
+        float* page = pool.data(state.step_->pages[static_cast<size_t>(position / ops::kPageTokens)]);
+        std::memcpy(page + layer.page_offset + (position % ops::kPageTokens) * layer.page_width + part.column,
+                    rows + position * part.width, static_cast<size_t>(part.width) * sizeof(float));
+      }
+    }
+  }
+  (void)state.commit();
+  return state;
+}
+
+}  // namespace weft

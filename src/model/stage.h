@@ -1,0 +1,41 @@
+// Layers [s, e) of a model, with the embedding if s = 0 and the head if e = L. The single-process model is the stage [0, L).
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+
+#include "base/units.h"
+#include "model/batch.h"
+#include "model/boundary.h"
+#include "model/state_pool.h"
+#include "ops/context.h"
+
+namespace weft {
+
+class Stage {
+ public:
+  virtual ~Stage() = default;
+
+  [[nodiscard]] virtual LayerRange layers() const = 0;
+  [[nodiscard]] virtual int64_t layer_count() const = 0;  // L of the whole model
+  [[nodiscard]] virtual int64_t vocab_size() const = 0;
+  [[nodiscard]] virtual int64_t hidden_size() const = 0;
+  [[nodiscard]] virtual StatePool& states() = 0;
+  // Weight bytes that one decoded token reads (routed experts counted as experts_per_token).
+  [[nodiscard]] virtual ByteCount bytes_per_token() const = 0;
+
+  [[nodiscard]] bool first() const { return layers().begin == LayerIndex(0); }
+  [[nodiscard]] bool last() const { return layers().end == LayerIndex(layer_count()); }
+
+  struct Output {
+    std::optional<Boundary> boundary;  // of all stages but the last
+    Tensor logits;                     // last stage: [logits_rows, V] float32
+  };
+  // Runs the batch through the layers and advances the states that its groups name. `in` is given exactly for all stages but
+  // the first. Throws bad_input for ids outside the vocabulary and for a boundary of the wrong layer, rows, width or block
+  // count.
+  [[nodiscard]] virtual Output forward(ops::Context& context, const Batch& batch, std::optional<Boundary> in) = 0;
+};
+
+}  // namespace weft

@@ -1,0 +1,23 @@
+#pragma once
+
+#include <memory>
+
+#include "base/units.h"
+#include "model/state_pool.h"
+#include "ops/context.h"
+
+namespace weft {
+
+class Checkpoint;
+class Stage;
+
+struct StageOptions {
+  LayerRange layers;
+  ops::Profile profile = ops::Profile::exact;  // part of the state's fingerprint; the context of forward() must agree
+  StatePool::Limits state{.slots = 256, .pages = 1 << 20};
+};
+
+// The stage of the checkpoint's family. Binds (and checks) only the tensors of options.layers.
+[[nodiscard]] std::unique_ptr<Stage> make_stage(std::shared_ptr<const Checkpoint> checkpoint, const StageOptions& options);
+
+}  // namespace weft

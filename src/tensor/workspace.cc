@@ -1,0 +1,34 @@
+#include "tensor/workspace.h"
+
+#include <algorithm>
+
+namespace weft {
+namespace {
+
+constexpr int64_t kAlignment = 64;
+constexpr int64_t kMinChunkBytes = 1LL << 20;
+
+}  // namespace
+
+MutableTensorView Workspace::take(const Shape& shape, DType dtype) {
+  const int64_t bytes = (shape.elements() * size_of(dtype) + kAlignment - 1) / kAlignment * kAlignment;
+  while (chunk_ < chunks_.size() && used_ + bytes > chunks_[chunk_].bytes()) {
+    ++chunk_;
+    used_ = 0;
+  }
+  if (chunk_ == chunks_.size()) {
+    chunks_.push_back(Tensor::uninitialized(DType::u8, {std::max(bytes, kMinChunkBytes)}));
+    used_ = 0;
+  }
+  MutableTensorView view{dtype, shape, chunks_[chunk_].data() + used_};
+  used_ += bytes;
+  return view;
+}
+
+ByteCount Workspace::bytes_allocated() const {
+  ByteCount sum;
+  for (const Tensor& chunk : chunks_) sum += ByteCount(chunk.bytes());
+  return sum;
+}
+
+}  // namespace weft

@@ -1,0 +1,42 @@
+// Scratch memory of a forward pass: taken in order, given back by scope, reused by the next step.
+//
+//     const Workspace::Scope scope(workspace);
+//     MutableTensorView x = workspace.take({rows, width});   // undefined content; gone when `scope` ends
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/units.h"
+#include "tensor/tensor.h"
+
+namespace weft {
+
+class Workspace {
+ public:
+  class Scope {
+   public:
+    explicit Scope(Workspace& workspace) : workspace_(workspace), chunk_(workspace.chunk_), used_(workspace.used_) {}
+    ~Scope() {
+      workspace_.chunk_ = chunk_;
+      workspace_.used_ = used_;
+    }
+    Scope(const Scope&) = delete;
+    Scope& operator=(const Scope&) = delete;
+
+   private:
+    Workspace& workspace_;
+    size_t chunk_;
+    int64_t used_;
+  };
+
+  [[nodiscard]] MutableTensorView take(const Shape& shape, DType dtype = DType::f32);
+  [[nodiscard]] ByteCount bytes_allocated() const;
+
+ private:
+  std::vector<Tensor> chunks_;  // u8
+  size_t chunk_ = 0;            // the chunk that is being filled
+  int64_t used_ = 0;            // bytes of it
+};
+
+}  // namespace weft
