@@ -5,7 +5,10 @@
 #include <string_view>
 
 #include "base/worker_pool.h"
-#include "parallel/communicator.h"
+
+namespace weft {
+class Communicator;  // parallel/communicator.h, a layer above: operators hand it on and never call it
+}
 
 namespace weft::ops {
 
