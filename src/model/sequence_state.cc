@@ -195,15 +195,21 @@ SequenceState SequenceState::import_tensors(StatePool& pool, TokenCount consumed
     }
     return at->second.as<float>().data();
   };
+  // Everything is looked up before memory is taken: a count that the tensors do not bear out must not reserve pages.
+  std::vector<const float*> sources;
+  for (const LayerState& layer : pool.layout().states()) {
+    for (const SlotTensor& part : layer.slot) sources.push_back(find(layer.layer, part.name, part.shape));
+    for (const PageTensor& part : layer.page) sources.push_back(find(layer.layer, part.name, {consumed.value, part.width}));
+  }
   (void)state.extend(0, consumed.value);
   float* slot = pool.data(state.step_->slot_out);
+  auto source = sources.begin();
   for (const LayerState& layer : pool.layout().states()) {
     for (const SlotTensor& part : layer.slot) {
-      std::memcpy(slot + part.offset, find(layer.layer, part.name, part.shape),
-                  static_cast<size_t>(part.shape.elements()) * sizeof(float));
+      std::memcpy(slot + part.offset, *source++, static_cast<size_t>(part.shape.elements()) * sizeof(float));
     }
     for (const PageTensor& part : layer.page) {
-      const float* rows = find(layer.layer, part.name, {consumed.value, part.width});
+      const float* rows = *source++;
       for (int64_t position = 0; position < consumed.value; ++position) {
         float* page = pool.data(state.step_->pages[static_cast<size_t>(position / ops::kPageTokens)]);
         std::memcpy(page + layer.page_offset + (position % ops::kPageTokens) * layer.page_width + part.column,

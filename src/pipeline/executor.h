@@ -1,0 +1,92 @@
+// What the engine talks to: a model that takes steps and gives back sampled tokens, wherever its stages run.
+//
+// Contract:
+// - A sequence lives on all stages of the executor. Its id is never reused.
+// - submit() returns at once; steps run in the order of submission; several may be open. next() returns their completions in
+//   that order.
+// - A step that fails fails as a whole: its completion holds the failure, and its sequences refuse further steps (their states
+//   may differ between stages). Other sequences go on.
+// - All members may be called from one thread at a time.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/guard.h"
+#include "base/units.h"
+#include "model/trace.h"
+#include "ops/sample.h"
+#include "tensor/tensor.h"
+
+namespace weft {
+
+using SequenceId = Strong<struct SequenceIdTag>;
+using Ticket = Strong<struct TicketTag>;
+
+// How the token after the last row is drawn.
+struct SampleRequest {
+  ops::SamplingParams params;
+  std::vector<int32_t> history;          // generated ids so far, for the penalties
+  std::vector<int32_t> never_penalised;  // ascending
+  std::vector<uint32_t> allowed;         // bit mask of allowed ids; empty: all
+};
+
+// The next tokens of one sequence.
+struct Rows {
+  SequenceId sequence;
+  std::vector<int32_t> ids;                                               // at least one
+  enum class Logits : uint8_t { none, last, all } logits = Logits::none;  // which rows' logits come back
+  std::optional<SampleRequest> sample;                                    // draw the token after the last row
+  std::vector<int64_t> checkpoints;  // offsets in (0, ids.size()), ascending: keep the state there as a sequence of its own
+};
+
+struct Step {
+  std::vector<Rows> rows;      // each sequence at most once
+  TraceSink* trace = nullptr;  // in-process executors only; outlives the step
+};
+
+struct RowsResult {
+  Tensor logits;  // [0, 1 or all rows, V] float32
+  std::optional<ops::Sampled> sampled;
+  std::vector<SequenceId> checkpoints;  // as asked for
+};
+
+struct Completion {
+  Ticket ticket;
+  std::optional<Failure> failure;
+  std::vector<RowsResult> results;  // in the order of Step::rows; empty after a failure
+};
+
+class Executor {
+ public:
+  virtual ~Executor() = default;
+
+  [[nodiscard]] virtual int64_t layer_count() const = 0;
+  [[nodiscard]] virtual int64_t vocab_size() const = 0;
+  // Weight bytes that one decoded token of one sequence reads, over all stages.
+  [[nodiscard]] virtual ByteCount bytes_per_token() const = 0;
+  // Memory of sequence states and workspaces so far, over all stages.
+  [[nodiscard]] virtual ByteCount state_bytes() = 0;
+
+  [[nodiscard]] virtual SequenceId create() = 0;                   // empty
+  [[nodiscard]] virtual SequenceId fork(SequenceId sequence) = 0;  // at the same token count; copies nothing
+  virtual void release(SequenceId sequence) = 0;
+  // Tokens that the sequence has consumed once all submitted steps are done.
+  [[nodiscard]] virtual TokenCount consumed(SequenceId sequence) const = 0;
+
+  virtual Ticket submit(Step step) = 0;  // throws bad_input for an unknown or failed sequence
+  [[nodiscard]] virtual Completion next() = 0;
+
+  // Waits for the sequence's steps. The file loads under any stage split of the same model and profile.
+  virtual void save(SequenceId sequence, const std::filesystem::path& path) = 0;
+  [[nodiscard]] virtual SequenceId load(const std::filesystem::path& path) = 0;
+
+  // One step, waited for; its failure is thrown. No other step may be open.
+  std::vector<RowsResult> run(Step step);
+};
+
+}  // namespace weft

@@ -1,0 +1,362 @@
+#include "pipeline/local_executor.h"
+
+#include <algorithm>
+#include <condition_variable>
+#include <mutex>
+#include <set>
+#include <thread>
+#include <utility>
+
+#include "base/error.h"
+#include "model/state_file.h"
+#include "parallel/communicator.h"
+
+namespace weft {
+namespace {
+
+constexpr std::string_view kPlace = "executor";
+
+// What one stage hands to the next: a boundary, nothing (before the first stage), or why there is none.
+struct Handover {
+  std::optional<Boundary> boundary;
+  std::optional<Failure> failure;
+};
+
+}  // namespace
+
+// A step on its way through the stages.
+struct LocalExecutor::OpenStep {
+  Ticket ticket;
+  Step step;
+  std::vector<std::vector<SequenceId>> checkpoint_ids;  // of each rows entry
+  std::vector<std::promise<Handover>> handovers;        // into stage i
+  std::vector<std::future<Handover>> arrivals;          // the other ends
+  std::promise<Completion> completion;
+  std::future<Completion> completed;
+};
+
+// A stage, its thread, and the states of all sequences on it.
+class LocalExecutor::StageWorker {
+ public:
+  StageWorker(std::unique_ptr<Stage> stage, const LocalExecutorOptions& options, size_t index)
+      : stage_(std::move(stage)), index_(index), pool_(options.threads) {
+    context_.backend = options.backend;
+    context_.profile = options.profile;
+    context_.pool = &pool_;
+    context_.comm = &ranks_;
+    thread_ = std::thread([this] { work(); });
+  }
+  ~StageWorker() {
+    {
+      const std::lock_guard lock(mutex_);
+      stopping_ = true;
+    }
+    wake_.notify_one();
+    thread_.join();
+  }
+  StageWorker(const StageWorker&) = delete;
+  StageWorker& operator=(const StageWorker&) = delete;
+
+  // Tasks run in order on the stage's thread and must not throw.
+  void post(std::function<void()> task) {
+    {
+      const std::lock_guard lock(mutex_);
+      queue_.push_back(std::move(task));
+    }
+    wake_.notify_one();
+  }
+
+  [[nodiscard]] Stage& stage() { return *stage_; }
+  [[nodiscard]] std::map<SequenceId, SequenceState>& states() { return states_; }
+  [[nodiscard]] SequenceState& state(SequenceId sequence) {
+    const auto at = states_.find(sequence);
+    if (at == states_.end() || broken_.contains(sequence)) {
+      fail(ErrorKind::unavailable, kPlace, "sequence {}: wanted a usable state, found that an earlier step of it failed",
+           sequence);
+    }
+    return at->second;
+  }
+  void forget(SequenceId sequence) {
+    states_.erase(sequence);
+    broken_.erase(sequence);
+  }
+
+  void run(OpenStep& open);
+
+ private:
+  struct Extended {
+    SequenceState* state;
+    int64_t first_logits_row = 0;
+    int64_t logits_rows = 0;
+  };
+
+  void work() {
+    for (;;) {
+      std::function<void()> task;
+      {
+        std::unique_lock lock(mutex_);
+        wake_.wait(lock, [&] { return stopping_ || !queue_.empty(); });
+        if (queue_.empty()) return;
+        task = std::move(queue_.front());
+        queue_.pop_front();
+      }
+      task();
+    }
+  }
+  Stage::Output forward(OpenStep& open, Handover in, std::vector<Extended>& extended);
+  std::vector<RowsResult> results(const OpenStep& open, const Tensor& logits, const std::vector<Extended>& extended);
+
+  std::unique_ptr<Stage> stage_;
+  size_t index_;
+  WorkerPool pool_;
+  SingleRank ranks_;
+  ops::Context context_;
+  std::map<SequenceId, SequenceState> states_;  // the stage's thread only
+  std::set<SequenceId> broken_;                 // likewise
+
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::deque<std::function<void()>> queue_;  // guarded by mutex_
+  bool stopping_ = false;                    // guarded by mutex_
+  std::thread thread_;
+};
+
+Stage::Output LocalExecutor::StageWorker::forward(OpenStep& open, Handover in, std::vector<Extended>& extended) {
+  if (in.failure) in.failure->raise();
+  Batch batch;
+  batch.trace = open.step.trace;
+  for (const Rows& rows : open.step.rows) {
+    SequenceState& sequence = state(rows.sequence);
+    const auto count = static_cast<int64_t>(rows.ids.size());
+    const int64_t first_row = batch.rows();
+    batch.groups.push_back(sequence.extend(first_row, count, rows.checkpoints));
+    batch.ids.insert(batch.ids.end(), rows.ids.begin(), rows.ids.end());
+    Extended& entry = extended.emplace_back(Extended{&sequence, static_cast<int64_t>(batch.logits_rows.size()), 0});
+    const bool all = rows.logits == Rows::Logits::all;
+    if (all || rows.logits == Rows::Logits::last || rows.sample) {
+      for (int64_t row = all ? 0 : count - 1; row < count; ++row) batch.logits_rows.push_back(first_row + row);
+    }
+    entry.logits_rows = static_cast<int64_t>(batch.logits_rows.size()) - entry.first_logits_row;
+  }
+  Stage::Output output = stage_->forward(context_, batch, std::move(in.boundary));
+  for (size_t i = 0; i < extended.size(); ++i) {
+    std::vector<SequenceState> checkpoints = extended[i].state->commit();
+    for (size_t j = 0; j < checkpoints.size(); ++j) states_.emplace(open.checkpoint_ids[i][j], std::move(checkpoints[j]));
+  }
+  return output;
+}
+
+std::vector<RowsResult> LocalExecutor::StageWorker::results(const OpenStep& open, const Tensor& logits,
+                                                            const std::vector<Extended>& extended) {
+  const int64_t vocab = stage_->vocab_size();
+  const auto rows_of = [&](int64_t first, int64_t count) {
+    return TensorView{DType::f32, {count, vocab}, logits.view().data + first * vocab * static_cast<int64_t>(sizeof(float))};
+  };
+  std::vector<RowsResult> made;
+  for (size_t i = 0; i < extended.size(); ++i) {
+    const Rows& rows = open.step.rows[i];
+    RowsResult& result = made.emplace_back();
+    result.checkpoints = open.checkpoint_ids[i];
+    const Extended& entry = extended[i];
+    if (rows.logits != Rows::Logits::none) result.logits = Tensor::copy_of(rows_of(entry.first_logits_row, entry.logits_rows));
+    if (rows.sample) {
+      const SampleRequest& request = *rows.sample;
+      const ops::SampleRow row{request.params, entry.state->consumed().value, request.history, request.never_penalised,
+                               request.allowed};
+      ops::Sampled drawn;
+      ops::sample(context_, rows_of(entry.first_logits_row + entry.logits_rows - 1, 1), {&row, 1}, {&drawn, 1});
+      result.sampled = drawn;
+    }
+  }
+  return made;
+}
+
+void LocalExecutor::StageWorker::run(OpenStep& open) {
+  Handover in = open.arrivals[index_].get();
+  std::vector<Extended> extended;
+  Stage::Output output;
+  std::vector<RowsResult> made;
+  const std::optional<Failure> failure = guard([&] {
+    output = forward(open, std::move(in), extended);
+    if (stage_->last()) made = results(open, output.logits, extended);
+  });
+  if (failure) {
+    for (const Extended& entry : extended) entry.state->fail_step();
+    for (const Rows& rows : open.step.rows) broken_.insert(rows.sequence);
+  }
+  if (!stage_->last()) {
+    open.handovers[index_ + 1].set_value({std::move(output.boundary), failure});
+  } else {
+    open.completion.set_value({open.ticket, failure, std::move(made)});
+  }
+}
+
+std::vector<RowsResult> Executor::run(Step step) {
+  const Ticket ticket = submit(std::move(step));
+  Completion completion = next();
+  if (completion.ticket != ticket) {
+    fail(ErrorKind::internal, kPlace, "wanted the completion of step {}, found that of step {}", ticket, completion.ticket);
+  }
+  if (completion.failure) completion.failure->raise();
+  return std::move(completion.results);
+}
+
+LocalExecutor::LocalExecutor(std::vector<std::unique_ptr<Stage>> stages, const LocalExecutorOptions& options) {
+  if (stages.empty()) fail(ErrorKind::bad_input, kPlace, "wanted at least one stage, found none");
+  LayerIndex expected(0);
+  for (const auto& stage : stages) {
+    if (stage->layers().begin != expected) {
+      fail(ErrorKind::bad_input, kPlace, "wanted a stage that starts at layer {}, found one at layer {}", expected,
+           stage->layers().begin);
+    }
+    expected = stage->layers().end;
+  }
+  if (expected != LayerIndex(stages.back()->layer_count())) {
+    fail(ErrorKind::bad_input, kPlace, "wanted stages up to layer {}, found an end at layer {}", stages.back()->layer_count(),
+         expected);
+  }
+  for (size_t i = 0; i < stages.size(); ++i)
+    workers_.push_back(std::make_unique<StageWorker>(std::move(stages[i]), options, i));
+}
+
+LocalExecutor::~LocalExecutor() = default;
+
+int64_t LocalExecutor::layer_count() const { return workers_.front()->stage().layer_count(); }
+int64_t LocalExecutor::vocab_size() const { return workers_.front()->stage().vocab_size(); }
+
+ByteCount LocalExecutor::bytes_per_token() const {
+  ByteCount sum;
+  for (const auto& worker : workers_) sum += worker->stage().bytes_per_token();
+  return sum;
+}
+
+ByteCount LocalExecutor::state_bytes() {
+  ByteCount sum;
+  for (const auto& worker : workers_) sum += worker->stage().states().bytes_allocated();
+  return sum;
+}
+
+TokenCount& LocalExecutor::known(SequenceId sequence) {
+  const auto at = sequences_.find(sequence);
+  if (at == sequences_.end()) fail(ErrorKind::bad_input, kPlace, "wanted a live sequence, found id {}", sequence);
+  return at->second;
+}
+
+SequenceId LocalExecutor::create() {
+  const SequenceId id(next_sequence_++);
+  for (const auto& worker : workers_) {
+    worker->post([worker = worker.get(), id] { worker->states().emplace(id, worker->stage().states()); });
+  }
+  sequences_.emplace(id, TokenCount(0));
+  return id;
+}
+
+SequenceId LocalExecutor::fork(SequenceId sequence) {
+  const TokenCount count = known(sequence);
+  const SequenceId id(next_sequence_++);
+  on_every_stage([&](StageWorker& worker) { worker.states().emplace(id, worker.state(sequence).fork()); });
+  sequences_.emplace(id, count);
+  return id;
+}
+
+void LocalExecutor::release(SequenceId sequence) {
+  (void)known(sequence);
+  for (const auto& worker : workers_) {
+    worker->post([worker = worker.get(), sequence] { worker->forget(sequence); });
+  }
+  sequences_.erase(sequence);
+}
+
+TokenCount LocalExecutor::consumed(SequenceId sequence) const { return const_cast<LocalExecutor*>(this)->known(sequence); }
+
+Ticket LocalExecutor::submit(Step step) {
+  if (step.rows.empty()) fail(ErrorKind::bad_input, kPlace, "wanted rows of at least one sequence, found none");
+  std::set<SequenceId> seen;
+  for (const Rows& rows : step.rows) {
+    (void)known(rows.sequence);
+    if (rows.ids.empty())
+      fail(ErrorKind::bad_input, kPlace, "sequence {}: wanted at least one token, found none", rows.sequence);
+    if (!seen.insert(rows.sequence).second) {
+      fail(ErrorKind::bad_input, kPlace, "wanted each sequence once in a step, found sequence {} twice", rows.sequence);
+    }
+    if (rows.sample) rows.sample->params.validate();
+  }
+  auto open = std::make_shared<OpenStep>();
+  open->ticket = Ticket(next_ticket_++);
+  open->step = std::move(step);
+  for (const Rows& rows : open->step.rows) {
+    const TokenCount before = known(rows.sequence);
+    std::vector<SequenceId>& ids = open->checkpoint_ids.emplace_back();
+    for (const int64_t offset : rows.checkpoints) {
+      ids.emplace_back(next_sequence_++);
+      sequences_.emplace(ids.back(), before + TokenCount(offset));
+    }
+    known(rows.sequence) = before + TokenCount(static_cast<int64_t>(rows.ids.size()));
+  }
+  open->handovers.resize(workers_.size());
+  for (std::promise<Handover>& handover : open->handovers) open->arrivals.push_back(handover.get_future());
+  open->completed = open->completion.get_future();
+  open->handovers.front().set_value({});
+  open_.push_back(open);
+  for (const auto& worker : workers_) {
+    worker->post([worker = worker.get(), open] { worker->run(*open); });
+  }
+  return open->ticket;
+}
+
+Completion LocalExecutor::next() {
+  if (open_.empty()) fail(ErrorKind::internal, kPlace, "wanted an open step, found none");
+  Completion completion = open_.front()->completed.get();
+  open_.pop_front();
+  return completion;
+}
+
+void LocalExecutor::on_every_stage(const std::function<void(StageWorker&)>& task) {
+  std::vector<std::future<std::optional<Failure>>> done;
+  for (const auto& worker : workers_) {
+    auto promise = std::make_shared<std::promise<std::optional<Failure>>>();
+    done.push_back(promise->get_future());
+    worker->post([worker = worker.get(), promise, &task] { promise->set_value(guard([&] { task(*worker); })); });
+  }
+  std::optional<Failure> first;
+  for (auto& future : done) {
+    const std::optional<Failure> failure = future.get();
+    if (failure && !first) first = failure;
+  }
+  if (first) first->raise();
+}
+
+void LocalExecutor::save(SequenceId sequence, const std::filesystem::path& path) {
+  const TokenCount count = known(sequence);
+  std::mutex mutex;
+  SequenceState::Tensors all;
+  std::string fingerprint;
+  on_every_stage([&](StageWorker& worker) {
+    SequenceState::Tensors part = worker.state(sequence).export_tensors();
+    const std::lock_guard lock(mutex);
+    fingerprint = worker.stage().states().fingerprint();
+    all.merge(part);
+  });
+  write_state_file(path, {fingerprint, count, layer_count()}, all);
+}
+
+SequenceId LocalExecutor::load(const std::filesystem::path& path) {
+  const StateFile file(path);
+  const SequenceId id(next_sequence_++);
+  try {
+    on_every_stage([&](StageWorker& worker) {
+      file.require(worker.stage().states().fingerprint(), worker.stage().layer_count());
+      worker.states().emplace(id,
+                              SequenceState::import_tensors(worker.stage().states(), file.header().consumed, file.tensors()));
+    });
+  } catch (...) {
+    for (const auto& worker : workers_) {
+      worker->post([worker = worker.get(), id] { worker->forget(id); });
+    }
+    throw;
+  }
+  sequences_.emplace(id, file.header().consumed);
+  return id;
+}
+
+}  // namespace weft

@@ -1,0 +1,75 @@
+// A chat request as the prompt needs it (prompt_and_api.md 2, 6.4), read from the JSON of the OpenAI-compatible API.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "text/json_value.h"
+
+namespace weft {
+
+enum class Role : uint8_t { system, developer, user, assistant, tool };
+
+struct RequestToolCall {
+  std::string id;    // empty: none
+  std::string name;  // never empty
+  // At most one of the two; neither: no arguments (2.5).
+  std::optional<std::string> arguments;  // JSON text as the model wrote it, or text that is no JSON
+  std::optional<JsonValue> arguments_object;
+};
+
+struct ChatMessage {
+  Role role = Role::user;
+  int64_t index = 0;                        // place in the request, for messages of errors
+  std::string name;                         // empty: none
+  std::vector<std::string> content;         // text parts; each is a segment of its own
+  std::string reasoning;                    // assistant
+  std::vector<RequestToolCall> tool_calls;  // assistant
+  std::string tool_call_id;                 // tool; empty: none
+  std::string tool;                         // tool; empty: none
+  std::optional<JsonValue> tools;           // system or developer: a non-empty array that extends the tool set
+};
+
+struct ToolChoice {
+  enum class Kind : uint8_t { automatic, none, required, named };
+  Kind kind = Kind::automatic;
+  std::string name;  // named
+};
+
+struct ResponseFormat {
+  enum class Kind : uint8_t { text, json_object, json_schema };
+  Kind kind = Kind::text;
+  JsonValue schema;  // json_schema
+};
+
+struct ChatRequest {
+  std::vector<ChatMessage> messages;
+  std::optional<JsonValue> tools;  // a non-empty array
+  ToolChoice tool_choice;
+  ResponseFormat response_format;
+  bool thinking = true;
+  std::optional<std::string> thinking_effort = "max";  // low, high, max; nothing: no effort message
+  bool add_generation_prompt = true;
+  bool continue_final = false;     // the last message is an assistant turn to be continued (2.10)
+  bool prefill_channel = true;     // the generation prompt opens the first channel (2.8)
+  std::vector<std::string> notes;  // what was not done exactly as asked, for the response and the log
+
+  // True when the model may not call: tool_choice none, or no tools at all (3.7).
+  [[nodiscard]] bool calls_discarded() const;
+};
+
+// Reads the fields that decide the prompt; other top-level fields are left to their owners. Known: messages, tools,
+// tool_choice, response_format, chat_template_kwargs {thinking, enable_thinking, thinking_effort}, thinking (boolean or
+// {"type"}), thinking_effort, reasoning_effort, reasoning {effort}, add_generation_prompt, continue_final_message,
+// prefill_channel; messages' `partial`. An object `options` may hold any of them except messages and tools.
+//
+// Throws Error(bad_input), naming message index and field, for wrong types, unknown roles, unknown part types, an unknown
+// effort, tool choice or response format, a tool choice that no declared tool satisfies, and partial mode where 2.10 forbids
+// it; Error(unsupported) for images, which this program does not read.
+[[nodiscard]] ChatRequest parse_chat_request(std::string_view json);
+[[nodiscard]] ChatRequest parse_chat_request(const JsonValue& root);
+
+}  // namespace weft

@@ -1,0 +1,271 @@
+#include "text/rank_table.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <functional>
+
+#include "base/error.h"
+
+namespace weft {
+namespace {
+
+// Pieces up to this length are merged by scanning all pairs, which beats a heap there.
+constexpr size_t kShortPiece = 48;
+
+uint64_t load64(const char* p) {
+  uint64_t v = 0;
+  std::memcpy(&v, p, 8);
+  return v;
+}
+uint32_t load32(const char* p) {
+  uint32_t v = 0;
+  std::memcpy(&v, p, 4);
+  return v;
+}
+
+uint64_t mix(uint64_t a, uint64_t b) {
+  __extension__ using Wide = unsigned __int128;
+  const Wide product = static_cast<Wide>(a) * b;
+  return static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64);
+}
+
+// Reads whole words that overlap at the end instead of single bytes (as wyhash does).
+uint64_t hash_bytes(std::string_view bytes) {
+  constexpr uint64_t kA = 0x9E3779B97F4A7C15;
+  constexpr uint64_t kB = 0xD1B54A32D192ED03;
+  const char* p = bytes.data();
+  const size_t n = bytes.size();
+  uint64_t state = n * kB;
+  if (n <= 3) {
+    const auto at = [&](size_t i) { return static_cast<uint64_t>(static_cast<uint8_t>(p[i])); };
+    return n == 0 ? 0 : mix(state ^ (at(0) << 16 | at(n / 2) << 8 | at(n - 1)) ^ kA, kB);
+  }
+  if (n <= 8) return mix(state ^ (static_cast<uint64_t>(load32(p)) << 32 | load32(p + n - 4)) ^ kA, kB);
+  size_t i = 0;
+  for (; i + 8 < n; i += 8) state = mix(state ^ load64(p + i) ^ kA, kB);
+  return mix(state ^ load64(p + n - 8) ^ kB, kA);
+}
+
+constexpr std::array<int8_t, 256> kBase64 = [] {
+  std::array<int8_t, 256> table{};
+  table.fill(-1);
+  constexpr std::string_view kAlphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  for (size_t i = 0; i < kAlphabet.size(); ++i) table[static_cast<uint8_t>(kAlphabet[i])] = static_cast<int8_t>(i);
+  return table;
+}();
+
+// Strict base64 with padding; false when `text` is anything else.
+bool append_base64(std::string_view text, std::string& out) {
+  if (text.empty() || text.size() % 4 != 0) return false;
+  for (size_t i = 0; i < text.size(); i += 4) {
+    const bool last = i + 4 == text.size();
+    const int padding = !last || text[i + 3] != '=' ? 0 : text[i + 2] == '=' ? 2 : 1;
+    uint32_t bits = 0;
+    for (int k = 0; k < 4; ++k) {
+      const int8_t digit = k >= 4 - padding ? int8_t{0} : kBase64[static_cast<uint8_t>(text[i + static_cast<size_t>(k)])];
+      if (digit < 0) return false;
+      bits = bits << 6 | static_cast<uint32_t>(digit);
+    }
+    if (padding != 0 && (bits & ((1u << (8 * padding)) - 1)) != 0) return false;
+    out += static_cast<char>(bits >> 16);
+    if (padding < 2) out += static_cast<char>(bits >> 8 & 0xFF);
+    if (padding < 1) out += static_cast<char>(bits & 0xFF);
+  }
+  return true;
+}
+
+struct Entry {
+  uint32_t begin;  // into the bytes as read
+  uint32_t end;
+  int64_t line;  // 0: no such rank yet
+};
+
+}  // namespace
+
+RankTable RankTable::parse(std::string_view file, std::string_view place) {
+  if (file.size() > (1u << 30)) fail(ErrorKind::bad_checkpoint, place, "wanted at most 1 GiB, found {} bytes", file.size());
+  const auto most = static_cast<size_t>(std::count(file.begin(), file.end(), '\n')) + 1;
+  std::string read;
+  read.reserve(file.size());
+  std::vector<Entry> entries(most, Entry{0, 0, 0});
+  size_t count = 0;
+  int64_t line_number = 0;
+  while (!file.empty()) {
+    ++line_number;
+    const size_t line_end = std::min(file.find('\n'), file.size());
+    std::string_view line = file.substr(0, line_end);
+    file.remove_prefix(std::min(line_end + 1, file.size()));
+    if (line.ends_with('\r')) line.remove_suffix(1);
+    if (line.empty()) continue;
+    const size_t space = line.find(' ');
+    if (space == line.npos)
+      fail(ErrorKind::bad_checkpoint, place, "line {}: wanted '<base64> <rank>', found no space", line_number);
+    const auto begin = static_cast<uint32_t>(read.size());
+    if (!append_base64(line.substr(0, space), read))
+      fail(ErrorKind::bad_checkpoint, place, "line {}: wanted base64 with padding, found '{}'", line_number,
+           line.substr(0, std::min<size_t>(space, 40)));
+    const std::string_view digits = line.substr(space + 1);
+    if (digits.empty() || digits.size() > 10 ||
+        !std::all_of(digits.begin(), digits.end(), [](char c) { return c >= '0' && c <= '9'; }))
+      fail(ErrorKind::bad_checkpoint, place, "line {}: wanted a decimal rank, found '{}'", line_number, digits.substr(0, 40));
+    uint64_t rank = 0;
+    for (char c : digits) rank = rank * 10 + static_cast<uint64_t>(c - '0');
+    if (rank >= most)
+      fail(ErrorKind::bad_checkpoint, place, "line {}: wanted ranks contiguous from 0, found rank {} in a file of {} lines",
+           line_number, rank, most);
+    Entry& entry = entries[rank];
+    if (entry.line != 0)
+      fail(ErrorKind::bad_checkpoint, place, "line {}: wanted each rank once, found rank {} of line {} again", line_number,
+           rank, entry.line);
+    entry = {begin, static_cast<uint32_t>(read.size()), line_number};
+    ++count;
+  }
+  RankTable table;
+  table.arena_.reserve(read.size());
+  table.offsets_.reserve(count + 1);
+  table.offsets_.push_back(0);
+  table.slots_.resize(std::bit_ceil(std::max<size_t>(count * 2, 512)));
+  table.byte_ids_.fill(-1);
+  table.pair_ids_.assign(65536, -1);
+  for (size_t rank = 0; rank < count; ++rank) {
+    const Entry& entry = entries[rank];
+    if (entry.line == 0)
+      fail(ErrorKind::bad_checkpoint, place, "wanted ranks contiguous from 0, found {} entries and no rank {}", count, rank);
+    table.arena_.append(read, entry.begin, entry.end - entry.begin);
+    table.offsets_.push_back(static_cast<uint32_t>(table.arena_.size()));
+    table.insert(static_cast<TokenId>(rank), place, entry.line);
+  }
+  for (size_t byte = 0; byte < 256; ++byte) {
+    if (table.byte_ids_[byte] < 0)
+      fail(ErrorKind::bad_checkpoint, place, "wanted all 256 single bytes in the vocabulary, found no entry for byte 0x{:02x}",
+           byte);
+  }
+  return table;
+}
+
+void RankTable::insert(TokenId id, std::string_view place, int64_t line) {
+  const std::string_view token = bytes(id);
+  const uint64_t hash = hash_bytes(token);
+  const size_t mask = slots_.size() - 1;
+  const auto tag = static_cast<uint32_t>(hash >> 32);
+  size_t i = hash & mask;
+  for (; slots_[i].id >= 0; i = (i + 1) & mask) {
+    if (slots_[i].tag == tag && bytes(slots_[i].id) == token)
+      fail(ErrorKind::bad_checkpoint, place, "line {}: wanted each byte string once, found that of rank {} again", line,
+           slots_[i].id);
+  }
+  slots_[i] = {tag, id};
+  longest_ = std::max(longest_, token.size());
+  const auto byte = [&](size_t k) { return static_cast<uint8_t>(token[k]); };
+  if (token.size() == 1) byte_ids_[byte(0)] = id;
+  if (token.size() == 2) pair_ids_[static_cast<size_t>(byte(0)) << 8 | byte(1)] = id;
+}
+
+TokenId RankTable::find(std::string_view token) const {
+  if (token.size() > longest_) return -1;
+  const uint64_t hash = hash_bytes(token);
+  const size_t mask = slots_.size() - 1;
+  const auto tag = static_cast<uint32_t>(hash >> 32);
+  for (size_t i = hash & mask; slots_[i].id >= 0; i = (i + 1) & mask) {
+    if (slots_[i].tag == tag && bytes(slots_[i].id) == token) return slots_[i].id;
+  }
+  return -1;
+}
+
+void RankTable::encode_piece(std::string_view piece, std::vector<TokenId>& out, Scratch& scratch) const {
+  if (piece.empty()) return;
+  if (const TokenId id = find(piece); id >= 0) {
+    out.push_back(id);
+  } else if (piece.size() <= kShortPiece) {
+    merge_short(piece, out);
+  } else {
+    merge_long(piece, out, scratch);
+  }
+}
+
+void RankTable::merge_short(std::string_view piece, std::vector<TokenId>& out) const {
+  constexpr uint32_t kNoMerge = 0xFFFFFFFF;
+  std::array<uint8_t, kShortPiece + 1> start;  // of each part; [count] is the end of the piece
+  std::array<TokenId, kShortPiece> token;
+  std::array<uint32_t, kShortPiece> merged;  // rank of part i and part i + 1 together
+  size_t count = piece.size();
+  const auto byte = [&](size_t i) { return static_cast<uint8_t>(piece[i]); };
+  for (size_t i = 0; i < count; ++i) {
+    start[i] = static_cast<uint8_t>(i);
+    token[i] = byte_ids_[byte(i)];
+    merged[i] = i + 1 < count ? static_cast<uint32_t>(pair_ids_[static_cast<size_t>(byte(i)) << 8 | byte(i + 1)]) : kNoMerge;
+  }
+  start[count] = static_cast<uint8_t>(count);
+  while (true) {
+    uint32_t lowest = kNoMerge;
+    size_t at = 0;
+    for (size_t i = 0; i + 1 < count; ++i) {
+      if (merged[i] < lowest) {
+        lowest = merged[i];
+        at = i;
+      }
+    }
+    if (lowest == kNoMerge) break;
+    token[at] = static_cast<TokenId>(lowest);
+    for (size_t i = at + 1; i + 1 < count; ++i) {
+      start[i] = start[i + 1];
+      token[i] = token[i + 1];
+      merged[i] = merged[i + 1];
+    }
+    --count;
+    start[count] = static_cast<uint8_t>(piece.size());
+    const auto rank_of = [&](size_t i) {
+      if (i + 1 >= count) return kNoMerge;
+      return static_cast<uint32_t>(find(piece.substr(start[i], static_cast<size_t>(start[i + 2] - start[i]))));
+    };
+    merged[at] = rank_of(at);
+    if (at > 0) merged[at - 1] = rank_of(at - 1);
+  }
+  out.insert(out.end(), token.begin(), token.begin() + static_cast<std::ptrdiff_t>(count));
+}
+
+void RankTable::merge_long(std::string_view piece, std::vector<TokenId>& out, Scratch& scratch) const {
+  const size_t size = piece.size();
+  const auto end = static_cast<uint32_t>(size);
+  auto& [heap, next, previous, token, merged] = scratch;
+  heap.clear();
+  next.resize(size);
+  previous.resize(size);
+  token.resize(size);
+  merged.resize(size);
+  const auto byte = [&](size_t i) { return static_cast<uint8_t>(piece[i]); };
+  for (size_t i = 0; i < size; ++i) {
+    next[i] = static_cast<uint32_t>(i + 1);
+    previous[i] = static_cast<uint32_t>(i) - 1;  // the first node's is never followed
+    token[i] = byte_ids_[byte(i)];
+    merged[i] = i + 1 < size ? pair_ids_[static_cast<size_t>(byte(i)) << 8 | byte(i + 1)] : -1;
+    if (merged[i] >= 0) heap.push_back(static_cast<uint64_t>(merged[i]) << 32 | i);
+  }
+  std::make_heap(heap.begin(), heap.end(), std::greater<>());
+  const auto renew = [&](uint32_t node) {
+    const uint32_t right = next[node];
+    merged[node] = right == end ? -1 : find(piece.substr(node, next[right] - node));
+    if (merged[node] < 0) return;
+    heap.push_back(static_cast<uint64_t>(merged[node]) << 32 | node);
+    std::push_heap(heap.begin(), heap.end(), std::greater<>());
+  };
+  while (!heap.empty()) {
+    std::pop_heap(heap.begin(), heap.end(), std::greater<>());
+    const auto node = static_cast<uint32_t>(heap.back());
+    const auto rank = static_cast<TokenId>(heap.back() >> 32);
+    heap.pop_back();
+    // An entry is stale when its node is gone or its pair has changed since.
+    if (token[node] < 0 || merged[node] != rank) continue;
+    const uint32_t right = next[node];
+    token[node] = rank;
+    token[right] = -1;
+    next[node] = next[right];
+    if (next[node] != end) previous[next[node]] = node;
+    renew(node);
+    if (node != 0) renew(previous[node]);
+  }
+  for (uint32_t node = 0; node != end; node = next[node]) out.push_back(token[node]);
+}
+
+}  // namespace weft
