@@ -94,6 +94,7 @@ class Tensor {
   [[nodiscard]] DType dtype() const { return view_.dtype; }
   [[nodiscard]] const Shape& shape() const { return view_.shape; }
   [[nodiscard]] const TensorView& view() const { return view_; }
+  [[nodiscard]] int64_t elements() const { return view_.elements(); }
   [[nodiscard]] int64_t bytes() const { return view_.bytes(); }
 
   template <class T>

@@ -1,0 +1,78 @@
+#include "pipeline/check.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <optional>
+#include <span>
+
+#include "base/error.h"
+#include "pipeline/trace.h"
+
+namespace weft {
+namespace {
+
+// The first value that is not finite, as "row r, column c: value".
+std::optional<std::string> not_finite(const Tensor& rows) {
+  const std::span<const float> values = rows.as<float>();
+  const auto at = std::ranges::find_if(values, [](float value) { return !std::isfinite(value); });
+  if (at == values.end()) return std::nullopt;
+  const int64_t index = at - values.begin();
+  return fmt::format("position {}, element {}: {}", index / rows.shape().last(), index % rows.shape().last(), *at);
+}
+
+bool same_bits(std::span<const float> a, std::span<const float> b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size_bytes()) == 0;
+}
+
+CheckLine check_layers(const Executor& executor, const TraceCollector& collector) {
+  CheckLine line{"finite layer outputs", true, fmt::format("{} layers", executor.layer_count())};
+  for (LayerIndex layer(0); layer < LayerIndex(executor.layer_count()); ++layer) {
+    if (const auto fault = not_finite(collector.rows(TracePoint::out, layer))) {
+      return {line.what, false, fmt::format("layer {}, {}", layer, *fault)};
+    }
+  }
+  return line;
+}
+
+CheckLine check_logits(const Tensor& logits) {
+  if (const auto fault = not_finite(logits)) return {"finite logits", false, *fault};
+  const auto [least, most] = std::ranges::minmax(logits.as<float>());
+  return {"finite logits", least < most, fmt::format("from {:.4g} to {:.4g}", least, most)};
+}
+
+}  // namespace
+
+std::vector<CheckLine> check_model(Executor& executor, const CheckOptions& options) {
+  if (options.tokens < 2) fail(ErrorKind::bad_input, "check", "wanted a probe of at least 2 tokens, found {}", options.tokens);
+  std::vector<int32_t> ids;
+  uint64_t mixed = options.seed;
+  for (int64_t i = 0; i < options.tokens; ++i) {
+    mixed = mixed * 6364136223846793005ULL + 1442695040888963407ULL;
+    ids.push_back(static_cast<int32_t>((mixed >> 33) % static_cast<uint64_t>(executor.vocab_size())));
+  }
+  TraceCollector collector;
+  const Trace trace = run_trace(executor, ids, options.chunk, collector);
+  std::vector<CheckLine> lines;
+  const Shape wanted{options.tokens, executor.vocab_size()};
+  lines.push_back({"logits shape", trace.logits.shape() == wanted, to_string(trace.logits.shape())});
+  lines.push_back(check_layers(executor, collector));
+  lines.push_back(check_logits(trace.logits));
+
+  std::vector<int32_t> changed = ids;
+  changed.back() = static_cast<int32_t>((changed.back() + 1) % executor.vocab_size());
+  TraceCollector changed_collector;
+  const Trace changed_trace = run_trace(executor, changed, options.chunk, changed_collector);
+  const auto earlier = static_cast<size_t>((options.tokens - 1) * executor.vocab_size());
+  lines.push_back({"causality",
+                   same_bits(trace.logits.as<float>().first(earlier), changed_trace.logits.as<float>().first(earlier)),
+                   fmt::format("another last token, {} earlier rows compared bit for bit", options.tokens - 1)});
+
+  TraceCollector chunked_collector;
+  const Trace chunked = run_trace(executor, ids, 7, chunked_collector);
+  lines.push_back({"chunks", same_bits(trace.logits.as<float>(), chunked.logits.as<float>()),
+                   "chunks of 7 tokens against the whole probe, bit for bit"});
+  return lines;
+}
+
+}  // namespace weft
