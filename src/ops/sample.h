@@ -14,7 +14,7 @@ namespace weft::ops {
 struct SamplingParams {
   float temperature = 1.0F;  // 0: greedy, lowest id on ties
   int64_t top_k = 0;         // 0: off
-  float top_p = 1.0F;
+  float top_p = 1.0F;        // 0: the most likely id only
   float min_p = 0.0F;
   float repetition_penalty = 1.0F;
   float frequency_penalty = 0.0F;
@@ -32,6 +32,7 @@ struct SampleRow {
   std::span<const int32_t> history;          // generated ids so far, for the penalties
   std::span<const int32_t> never_penalised;  // ids exempt from penalties (control tokens), ascending
   std::span<const uint32_t> allowed;         // bit mask of allowed ids, ceil(V/32) words; empty: all
+  std::span<const int32_t> prompt;           // ids of the prompt; only the repetition penalty counts them
 };
 
 struct Sampled {
@@ -39,8 +40,11 @@ struct Sampled {
   float logprob = 0.0F;  // natural log of the id's probability under the raw logits (temperature 1)
 };
 
-// logits [R, V] float32; rows, out: R entries. Order of operations of 7.2: mask of never-valid ids, penalties, grammar mask,
-// temperature, top-k, top-p, min-p, draw by a counter-based generator. A row whose logits are not finite is an error naming it.
+// logits [R, V] float32; rows, out: R entries. Order of operations of 7.2: penalties, mask of never-valid ids and of the
+// grammar, temperature, top-k, top-p (of the probabilities that top-k left), min-p, draw. Where candidates are sorted, equal
+// probabilities are sorted by id. The draw inverts the cumulative sum over the remaining ids in ascending order at
+// uniform_draw(seed, position) of philox.h. A row whose logits are not finite, or that has no allowed id, is an error naming
+// it.
 void sample(Context& context, TensorView logits, std::span<const SampleRow> rows, std::span<Sampled> out);
 
 }  // namespace weft::ops

@@ -1,0 +1,16 @@
+#include "ops/check.h"
+#include "ops/reference/reference.h"
+
+namespace weft::ops {
+
+void add(Context& context, TensorView a, TensorView b, MutableTensorView out) {
+  check_context(context, "add");
+  const int64_t rows = extent_of("add", "a", a, 2, 0);
+  const int64_t size = extent_of("add", "a", a, 2, 1);
+  check_tensor("add", "a", a, {rows, size});
+  check_tensor("add", "b", b, {rows, size});
+  check_tensor("add", "out", out, {rows, size});
+  reference::add(context, a, b, out);
+}
+
+}  // namespace weft::ops

@@ -1,0 +1,16 @@
+#include "ops/check.h"
+#include "ops/reference/reference.h"
+
+namespace weft::ops {
+
+void gated_activation(Context& context, const Activation& activation, TensorView gate, TensorView up, MutableTensorView y) {
+  check_context(context, "gated_activation");
+  const int64_t rows = extent_of("gated_activation", "gate", gate, 2, 0);
+  const int64_t size = extent_of("gated_activation", "gate", gate, 2, 1);
+  check_tensor("gated_activation", "gate", gate, {rows, size});
+  check_tensor("gated_activation", "up", up, {rows, size});
+  check_tensor("gated_activation", "y", y, {rows, size});
+  reference::gated_activation(context, activation, gate, up, y);
+}
+
+}  // namespace weft::ops

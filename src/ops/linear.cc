@@ -1,0 +1,15 @@
+#include "ops/check.h"
+#include "ops/reference/reference.h"
+
+namespace weft::ops {
+
+void linear(Context& context, TensorView x, const WeightView& weight, MutableTensorView y, bool keep_f32) {
+  check_context(context, "linear");
+  const int64_t rows = extent_of("linear", "x", x, 2, 0);
+  check_weight("linear", "weight", weight, weight.out, weight.in);
+  check_tensor("linear", "x", x, {rows, weight.in});
+  check_tensor("linear", "y", y, {rows, weight.out});
+  reference::linear(context, x, weight, y, keep_f32);
+}
+
+}  // namespace weft::ops

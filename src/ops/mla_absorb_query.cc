@@ -1,0 +1,16 @@
+#include "ops/check.h"
+#include "ops/reference/reference.h"
+
+namespace weft::ops {
+
+void mla_absorb_query(Context& context, const MlaShape& shape, TensorView q, const WeightView& kv_b, MutableTensorView ql) {
+  check_context(context, "mla_absorb_query");
+  check_mla_shape("mla_absorb_query", shape);
+  const int64_t rows = extent_of("mla_absorb_query", "q", q, 2, 0);
+  check_tensor("mla_absorb_query", "q", q, {rows, shape.heads * (shape.nope + shape.rope)});
+  check_weight("mla_absorb_query", "kv_b", kv_b, shape.heads * (shape.nope + shape.value), shape.latent);
+  check_tensor("mla_absorb_query", "ql", ql, {rows, shape.heads * shape.latent});
+  reference::mla_absorb_query(context, shape, q, kv_b, ql);
+}
+
+}  // namespace weft::ops

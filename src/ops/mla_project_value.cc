@@ -1,0 +1,16 @@
+#include "ops/check.h"
+#include "ops/reference/reference.h"
+
+namespace weft::ops {
+
+void mla_project_value(Context& context, const MlaShape& shape, TensorView lat, const WeightView& kv_b, MutableTensorView o) {
+  check_context(context, "mla_project_value");
+  check_mla_shape("mla_project_value", shape);
+  const int64_t rows = extent_of("mla_project_value", "lat", lat, 2, 0);
+  check_tensor("mla_project_value", "lat", lat, {rows, shape.heads * shape.latent});
+  check_weight("mla_project_value", "kv_b", kv_b, shape.heads * (shape.nope + shape.value), shape.latent);
+  check_tensor("mla_project_value", "o", o, {rows, shape.heads * shape.value});
+  reference::mla_project_value(context, shape, lat, kv_b, o);
+}
+
+}  // namespace weft::ops

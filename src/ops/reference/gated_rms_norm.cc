@@ -1,0 +1,29 @@
+#include <cmath>
+
+#include "ops/math.h"
+#include "ops/reference/reference.h"
+#include "ops/split.h"
+#include "ops/sum.h"
+
+namespace weft::ops::reference {
+
+void gated_rms_norm(Context& context, TensorView o, TensorView weight, float eps, TensorView gate, MutableTensorView y) {
+  const int64_t size = weight.shape[0];
+  const int64_t count = o.elements() / size;  // rows times heads
+  const float* os = o.as<float>().data();
+  const float* w = weight.as<float>().data();
+  const float* gates = gate.as<float>().data();
+  float* ys = y.as<float>().data();
+  const bool rounds = context.rounds();
+  context.pool->parallel_for(count, task_grain(context, count, 16 * size), [&](int64_t begin, int64_t end) {
+    for (int64_t item = begin; item < end; ++item) {
+      const int64_t at = item * size;
+      const float factor = 1.0F / std::sqrt(lane_dot(os + at, os + at, size) / static_cast<float>(size) + eps);
+      for (int64_t i = 0; i < size; ++i) {
+        ys[at + i] = round_if(rounds, os[at + i] * factor * w[i] * sigmoid(gates[at + i]));
+      }
+    }
+  });
+}
+
+}  // namespace weft::ops::reference

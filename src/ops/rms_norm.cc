@@ -1,0 +1,16 @@
+#include "ops/check.h"
+#include "ops/reference/reference.h"
+
+namespace weft::ops {
+
+void rms_norm(Context& context, TensorView x, TensorView weight, float eps, MutableTensorView y) {
+  check_context(context, "rms_norm");
+  const int64_t rows = extent_of("rms_norm", "x", x, 2, 0);
+  const int64_t size = extent_of("rms_norm", "weight", weight, 1, 0);
+  check_tensor("rms_norm", "x", x, {rows, size});
+  check_tensor("rms_norm", "weight", weight, {size});
+  check_tensor("rms_norm", "y", y, {rows, size});
+  reference::rms_norm(context, x, weight, eps, y);
+}
+
+}  // namespace weft::ops

@@ -1,0 +1,75 @@
+#include "ops/sample.h"
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <string_view>
+
+#include "base/guard.h"
+#include "ops/check.h"
+#include "ops/reference/sample.h"
+
+namespace weft::ops {
+namespace {
+
+void check_range(std::string_view field, float value, bool inside, std::string_view wanted) {
+  if (!std::isfinite(value) || !inside) fail(ErrorKind::bad_input, "sampling", "{}: wanted {}, found {}", field, wanted, value);
+}
+
+void check_ids(size_t row, std::string_view name, std::span<const int32_t> ids, int64_t vocabulary) {
+  for (const int32_t id : ids) {
+    if (id < 0 || id >= vocabulary) {
+      fail(ErrorKind::internal, "sample", "row {}, {}: wanted ids in [0, {}), found {}", row, name, vocabulary, id);
+    }
+  }
+}
+
+}  // namespace
+
+void SamplingParams::validate() const {
+  check_range("temperature", temperature, temperature >= 0.0F && temperature <= 2.0F, "a number in [0, 2]");
+  if (top_k < 0) fail(ErrorKind::bad_input, "sampling", "top_k: wanted a whole number of at least 0, found {}", top_k);
+  check_range("top_p", top_p, top_p >= 0.0F && top_p <= 1.0F, "a number in [0, 1]");
+  check_range("min_p", min_p, min_p >= 0.0F && min_p <= 1.0F, "a number in [0, 1]");
+  check_range("repetition_penalty", repetition_penalty, repetition_penalty > 0.0F, "a number above 0");
+  check_range("frequency_penalty", frequency_penalty, std::fabs(frequency_penalty) <= 2.0F, "a number in [-2, 2]");
+  check_range("presence_penalty", presence_penalty, std::fabs(presence_penalty) <= 2.0F, "a number in [-2, 2]");
+}
+
+void sample(Context& context, TensorView logits, std::span<const SampleRow> rows, std::span<Sampled> out) {
+  check_context(context, "sample");
+  const auto count = static_cast<int64_t>(rows.size());
+  const int64_t vocabulary = extent_of("sample", "logits", logits, 2, 1);
+  check_tensor("sample", "logits", logits, {count, vocabulary});
+  if (out.size() != rows.size()) {
+    fail(ErrorKind::internal, "sample", "out: wanted {} entries, found {}", rows.size(), out.size());
+  }
+  const auto words = static_cast<size_t>((vocabulary + 31) / 32);
+  for (size_t r = 0; r < rows.size(); ++r) {
+    rows[r].params.validate();
+    if (!rows[r].allowed.empty() && rows[r].allowed.size() != words) {
+      fail(ErrorKind::internal, "sample", "row {}, allowed: wanted {} words, found {}", r, words, rows[r].allowed.size());
+    }
+    if (!std::ranges::is_sorted(rows[r].never_penalised)) {
+      fail(ErrorKind::internal, "sample", "row {}, never_penalised: wanted ascending ids, found another order", r);
+    }
+    check_ids(r, "history", rows[r].history, vocabulary);
+    check_ids(r, "prompt", rows[r].prompt, vocabulary);
+  }
+
+  // The error of the first faulty row is reported, whichever thread meets one first.
+  std::vector<std::optional<Failure>> failures(rows.size());
+  const float* data = logits.as<float>().data();
+  context.pool->parallel_for(count, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      const auto i = static_cast<size_t>(r);
+      failures[i] =
+          guard([&] { out[i] = reference::sample_row(r, {data + r * vocabulary, static_cast<size_t>(vocabulary)}, rows[i]); });
+    }
+  });
+  for (const std::optional<Failure>& failure : failures) {
+    if (failure) failure->raise();
+  }
+}
+
+}  // namespace weft::ops

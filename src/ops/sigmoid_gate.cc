@@ -1,0 +1,16 @@
+#include "ops/check.h"
+#include "ops/reference/reference.h"
+
+namespace weft::ops {
+
+void sigmoid_gate(Context& context, TensorView x, TensorView gate, MutableTensorView y) {
+  check_context(context, "sigmoid_gate");
+  const int64_t rows = extent_of("sigmoid_gate", "x", x, 2, 0);
+  const int64_t size = extent_of("sigmoid_gate", "x", x, 2, 1);
+  check_tensor("sigmoid_gate", "x", x, {rows, size});
+  check_tensor("sigmoid_gate", "gate", gate, {rows, size});
+  check_tensor("sigmoid_gate", "y", y, {rows, size});
+  reference::sigmoid_gate(context, x, gate, y);
+}
+
+}  // namespace weft::ops

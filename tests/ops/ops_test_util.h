@@ -1,0 +1,158 @@
+// Helpers of the operator tests.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <initializer_list>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "base/worker_pool.h"
+#include "ops/ops.h"
+#include "parallel/communicator.h"
+#include "tensor/bf16.h"
+#include "tensor/tensor.h"
+
+namespace weft::ops {
+
+// A context with everything it points to.
+struct TestContext {
+  explicit TestContext(Backend backend, Profile profile = Profile::exact, int threads = 1) : pool(threads) {
+    context.backend = backend;
+    context.profile = profile;
+    context.pool = &pool;
+    context.comm = &comm;
+  }
+  operator Context&() { return context; }  // NOLINT(google-explicit-constructor): stands for the context
+
+  WorkerPool pool;
+  SingleRank comm;
+  Context context;
+};
+
+// Repeatable values without a platform's distributions.
+class Random {
+ public:
+  explicit Random(uint64_t seed) : state_(seed * 0x9E3779B97F4A7C15ULL + 1) {}
+  uint64_t bits() {  // splitmix64
+    uint64_t z = state_ += 0x9E3779B97F4A7C15ULL;
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ULL;
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EBULL;
+    return z ^ (z >> 31);
+  }
+  double uniform(double low, double high) { return low + (high - low) * static_cast<double>(bits() >> 11) * 0x1p-53; }
+  int64_t below(int64_t n) { return static_cast<int64_t>(bits() % static_cast<uint64_t>(n)); }
+
+ private:
+  uint64_t state_;
+};
+
+inline Tensor f32(const Shape& shape, std::initializer_list<float> values) {
+  Tensor tensor = Tensor::zeros(DType::f32, shape);
+  EXPECT_EQ(static_cast<size_t>(shape.elements()), values.size());
+  std::copy(values.begin(), values.end(), tensor.as<float>().begin());
+  return tensor;
+}
+
+// Values in [-range, range]; `as_bf16` rounds them as the activations of profile bf16 are.
+inline Tensor random(Random& random, const Shape& shape, double range = 1.0, bool as_bf16 = false) {
+  Tensor tensor = Tensor::zeros(DType::f32, shape);
+  for (float& value : tensor.as<float>()) {
+    value = static_cast<float>(random.uniform(-range, range));
+    if (as_bf16) value = bf16_to_f32(f32_to_bf16(value));
+  }
+  return tensor;
+}
+
+inline Tensor empty(const Shape& shape) { return Tensor::zeros(DType::f32, shape); }
+
+// Rows [begin, end) of a matrix.
+inline TensorView rows_of(const Tensor& tensor, int64_t begin, int64_t end) {
+  const int64_t size = tensor.shape()[1] * size_of(tensor.dtype());
+  return {tensor.dtype(), {end - begin, tensor.shape()[1]}, tensor.view().data + begin * size};
+}
+inline MutableTensorView rows_of(Tensor& tensor, int64_t begin, int64_t end) {
+  const int64_t size = tensor.shape()[1] * size_of(tensor.dtype());
+  return {tensor.dtype(), {end - begin, tensor.shape()[1]}, tensor.data() + begin * size};
+}
+
+// A stored weight that owns its bytes. The bytes start at an odd address: files promise no alignment.
+struct TestWeight {
+  std::vector<std::byte> data;
+  std::vector<std::byte> scales;
+  WeightView shape;
+  [[nodiscard]] WeightView view() const {
+    WeightView view = shape;
+    view.data = data.data() + 1;
+    view.scales = scales.data() + 1;
+    return view;
+  }
+};
+
+inline TestWeight random_weight(Random& random, WeightFormat format, int64_t out, int64_t in) {
+  TestWeight weight;
+  weight.shape = {format, out, in, nullptr, nullptr};
+  weight.scales.resize(1);
+  if (format == WeightFormat::mxfp4) {
+    weight.data.resize(static_cast<size_t>(1 + out * in / 2));
+    weight.scales.resize(static_cast<size_t>(1 + out * in / 32));
+    for (std::byte& b : weight.data) b = static_cast<std::byte>(random.bits() >> 56);
+    for (std::byte& b : weight.scales) b = static_cast<std::byte>(122 + (random.bits() >> 62));
+    return weight;
+  }
+  const int64_t size = format == WeightFormat::f32 ? 4 : 2;
+  weight.data.resize(static_cast<size_t>(1 + out * in * size));
+  for (int64_t i = 0; i < out * in; ++i) {
+    const auto value = static_cast<float>(random.uniform(-0.5, 0.5));
+    const uint16_t rounded = f32_to_bf16(value);
+    if (size == 4) std::memcpy(weight.data.data() + 1 + i * 4, &value, 4);
+    if (size == 2) std::memcpy(weight.data.data() + 1 + i * 2, &rounded, 2);
+  }
+  return weight;
+}
+
+// A stored float32 weight of given values.
+inline TestWeight f32_weight(int64_t out, int64_t in, const std::vector<float>& values) {
+  TestWeight weight;
+  weight.shape = {WeightFormat::f32, out, in, nullptr, nullptr};
+  weight.scales.resize(1);
+  weight.data.resize(1 + values.size() * 4);
+  std::memcpy(weight.data.data() + 1, values.data(), values.size() * 4);
+  return weight;
+}
+
+inline void expect_values(const Tensor& found, std::initializer_list<double> wanted, double tolerance) {
+  ASSERT_EQ(found.as<float>().size(), wanted.size());
+  size_t i = 0;
+  for (const double value : wanted) {
+    EXPECT_NEAR(found.as<float>()[i], value, tolerance * std::max(1.0, std::fabs(value))) << "element " << i;
+    ++i;
+  }
+}
+
+inline void expect_same_bits(const TensorView& a, const TensorView& b, const char* what) {
+  ASSERT_EQ(a.bytes(), b.bytes());
+  if (a.bytes() == 0) return;
+  EXPECT_EQ(std::memcmp(a.data, b.data, static_cast<size_t>(a.bytes())), 0) << what;
+}
+
+// max |a - b| <= tolerance * max |b|, the project's meaning of "relative".
+inline void expect_close(const TensorView& a, const TensorView& b, double tolerance, const char* what) {
+  const std::span<const float> x = a.as<float>();
+  const std::span<const float> y = b.as<float>();
+  ASSERT_EQ(x.size(), y.size());
+  double error = 0.0;
+  double size = 0.0;
+  for (size_t i = 0; i < x.size(); ++i) {
+    ASSERT_FALSE(std::isnan(x[i])) << what << ", element " << i;
+    error = std::max(error, std::fabs(static_cast<double>(x[i]) - y[i]));
+    size = std::max(size, std::fabs(static_cast<double>(y[i])));
+  }
+  EXPECT_LE(error, tolerance * size) << what << ": error " << error << ", largest value " << size;
+}
+
+}  // namespace weft::ops
