@@ -32,7 +32,7 @@ struct SampleRow {
   std::span<const int32_t> history;          // generated ids so far, for the penalties
   std::span<const int32_t> never_penalised;  // ids exempt from penalties (control tokens), ascending
   std::span<const uint32_t> allowed;         // bit mask of allowed ids, ceil(V/32) words; empty: all
-  std::span<const int32_t> prompt;           // ids of the prompt; only the repetition penalty counts them
+  std::span<const int32_t> prompt = {};      // ids of the prompt; only the repetition penalty counts them
 };
 
 struct Sampled {
