@@ -14,21 +14,20 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/json.h"
 #include "base/units.h"
+#include "formats/inventory.h"
 #include "model/kimi_config.h"
 #include "model/param_table.h"
 #include "ops/weight.h"
 #include "tensor/tensor.h"
 
 namespace weft {
-
-class Inventory;     // formats/: shards and their headers
-struct TensorEntry;  // formats/: one stored tensor
 
 struct CheckpointOptions {
   bool allow_unknown_tensors = false;  // tensors that the parameter table does not claim: a note instead of an error
@@ -92,14 +91,15 @@ class Checkpoint {
   };
   [[nodiscard]] Mapped mapped() const;
 
-  // Where a stored tensor lies.
-  struct Stored {
-    const TensorEntry* entry = nullptr;  // null: absent
-    int64_t shard = 0;
-  };
-  // The stored tensors of a table row: one for a plain tensor, weight_packed then weight_scale for a pair. For experts that of
-  // expert `e`. Throws what require() throws for this row.
-  [[nodiscard]] std::vector<Stored> stored(const ParamSpec& spec, int64_t e = 0) const;
+  // The stored tensors of a row of params(): one for a plain tensor, weight_packed then weight_scale for a pair. For experts
+  // those of expert `e`. Throws what require() throws for this row.
+  [[nodiscard]] std::vector<TensorId> stored(const ParamSpec& spec, int64_t e = 0) const;
+  // Bytes of a stored tensor in its mapped shard, not aligned to its element.
+  [[nodiscard]] std::span<const std::byte> bytes_of(TensorId id) const;
+
+  // Reads and checks every tensor of the stage but the matrices: vector_f32() and a_log() of each.
+  void check_small_tensors(LayerRange range) const;
+
   // Whether the stage `range` owns the row.
   [[nodiscard]] bool owns(LayerRange range, const ParamSpec& spec) const;
 

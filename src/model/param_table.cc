@@ -11,7 +11,7 @@ class Table {
 
   std::vector<ParamSpec> build() {
     at(Owner::first, "", {});
-    plain("model.embed_tokens.weight", "embed", {c_.vocab_size, c_.hidden_size}, Split::rows);
+    plain_matrix("model.embed_tokens.weight", "embed", {c_.vocab_size, c_.hidden_size}, Split::rows);
     for (int64_t l = 0; l < c_.layer_count; ++l) layer(LayerIndex(l));
     at(Owner::last, "", {});
     plain("model.norm.weight", "final_norm", {c_.hidden_size});
@@ -29,9 +29,15 @@ class Table {
     prefix_ = std::move(prefix);
     layer_ = layer;
   }
-  void add(std::string_view name, std::string_view role, const Shape& shape, DType dtype, Storage storage, Split split,
-           int64_t copies = 1) {
-    table_.push_back({prefix_ + std::string(name), std::string(role), shape, dtype, storage, split, owner_, layer_, copies});
+  ParamSpec& add(std::string_view name, std::string_view role, const Shape& shape, DType dtype, Storage storage, Split split) {
+    return table_.emplace_back(ParamSpec{.name = prefix_ + std::string(name),
+                                         .role = std::string(role),
+                                         .shape = shape,
+                                         .dtype = dtype,
+                                         .storage = storage,
+                                         .split = split,
+                                         .owner = owner_,
+                                         .layer = layer_});
   }
   void plain(std::string_view name, std::string_view role, const Shape& shape, Split split = Split::replicated) {
     add(name, role, shape, DType::bf16, Storage::plain, split);
@@ -41,7 +47,10 @@ class Table {
     add(name, role, shape, DType::f32, Storage::plain, split);
   }
   void linear(std::string_view name, std::string_view role, const Shape& shape, Split split = Split::replicated) {
-    add(name, role, shape, DType::bf16, Storage::packed, split);
+    add(name, role, shape, DType::bf16, Storage::packed, split).matrix = true;
+  }
+  void plain_matrix(std::string_view name, std::string_view role, const Shape& shape, Split split = Split::replicated) {
+    add(name, role, shape, DType::bf16, Storage::plain, split).matrix = true;
   }
 
   void layer(LayerIndex l) {
@@ -118,7 +127,7 @@ class Table {
     const int64_t width = c_.expert_width();
     const int64_t inner = c_.moe_intermediate_size;
     // The router's matrix is a bare parameter of the published module, not a Linear: it is never packed (MX spec 2.5).
-    plain("block_sparse_moe.gate.weight", "moe.gate", {c_.experts, hidden});
+    plain_matrix("block_sparse_moe.gate.weight", "moe.gate", {c_.experts, hidden});
     wide("block_sparse_moe.gate.e_score_correction_bias", "moe.bias", {c_.experts});
     if (c_.latent_size) {
       linear("block_sparse_moe.routed_expert_down_proj.weight", "moe.latent_down", {width, hidden});
@@ -132,7 +141,9 @@ class Table {
       linear("block_sparse_moe.shared_experts.down_proj.weight", "moe.shared.down_proj", {hidden, shared}, Split::cols);
     }
     const auto expert = [&](std::string_view name, std::string_view role, const Shape& shape, Split split) {
-      add(name, role, shape, DType::bf16, Storage::packed, split, c_.experts);
+      ParamSpec& spec = add(name, role, shape, DType::bf16, Storage::packed, split);
+      spec.copies = c_.experts;
+      spec.matrix = true;
     };
     expert("block_sparse_moe.experts.{}.w1.weight", "moe.expert.w1", {inner, width}, Split::rows);
     expert("block_sparse_moe.experts.{}.w2.weight", "moe.expert.w2", {width, inner}, Split::cols);

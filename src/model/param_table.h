@@ -41,8 +41,9 @@ struct ParamSpec {
   Storage storage = Storage::plain;
   Split split = Split::replicated;
   Owner owner = Owner::layer;
-  LayerIndex layer;    // where owner == layer
-  int64_t copies = 1;  // experts: E tensors of this shape
+  LayerIndex layer;     // where owner == layer
+  int64_t copies = 1;   // experts: E tensors of this shape
+  bool matrix = false;  // bound as a WeightView; else read as a float32 vector
 };
 
 // Every text tensor: first-owned, then layer by layer, then last-owned. With tied embeddings there is no lm_head row (the last

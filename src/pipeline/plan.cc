@@ -1,0 +1,332 @@
+#include "pipeline/plan.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <limits>
+#include <set>
+
+#include "pipeline/plan_split.h"
+
+namespace weft {
+namespace {
+
+constexpr std::string_view kPlace = "plan";
+constexpr int64_t kExactBelow = 1LL << 30;  // weight bytes under which the default profile is exact
+constexpr double kImbalanceWarning = 1.5;   // distributed.md 3.6
+
+int64_t element_bytes(ops::Profile profile) { return profile == ops::Profile::exact ? 4 : 2; }
+
+void check_options(const PlanModel& model, const PlanOptions& options) {
+  if (!(options.reserve_fraction >= 0.0 && options.reserve_fraction < 0.5))
+    fail(ErrorKind::bad_input, kPlace, "reserve: wanted 0 <= x < 0.5, found {}", options.reserve_fraction);
+  if (options.sequences < 0 || options.tokens.value < 0)
+    fail(ErrorKind::bad_input, kPlace, "wanted room for 0 or more sequences and tokens, found {} and {}", options.sequences,
+         options.tokens);
+  if (options.prefill_chunk < 1)
+    fail(ErrorKind::bad_input, kPlace, "prefill chunk: wanted 1 or more rows, found {}", options.prefill_chunk);
+  if (options.bandwidth && !(std::isfinite(*options.bandwidth) && *options.bandwidth > 0.0))
+    fail(ErrorKind::bad_input, kPlace, "bandwidth: wanted a positive number of bytes/s, found {}", *options.bandwidth);
+  for (const int64_t memory : options.node_memory)
+    if (memory < 1) fail(ErrorKind::bad_input, kPlace, "node memory: wanted a positive number of bytes, found {}", memory);
+  if (options.stages && *options.stages < 1)
+    fail(ErrorKind::bad_input, kPlace, "pp-size: wanted 1 or more, found {}", *options.stages);
+  if (options.stages && *options.stages > model.layer_count())
+    fail(ErrorKind::plan_impossible, kPlace, "P10: {} stages for {} layers; wanted at most one stage per layer",
+         *options.stages, model.layer_count());
+}
+
+// Prices ranges of layers for one set of options.
+class Pricer {
+ public:
+  Pricer(const PlanModel& model, const PlanOptions& options, ops::Profile profile)
+      : model_(model), options_(options), element_(element_bytes(profile)) {}
+
+  [[nodiscard]] PlanStage price(LayerRange range) const {
+    PlanStage stage;
+    stage.layers = range;
+    const bool first = range.begin.value == 0;
+    const bool last = range.end.value == model_.layer_count();
+    int64_t width = 0;
+    for (int64_t l = range.begin.value; l < range.end.value; ++l) {
+      const PlanModel::Layer& layer = model_.layers[static_cast<size_t>(l)];
+      stage.weights += layer.weights;
+      stage.read_per_token += layer.read;
+      stage.state_fixed += layer.state_f32 + layer.state_values * element_;
+      stage.state_per_token += layer.token_values * element_;
+      width = std::max(width, layer.width);
+    }
+    if (first) {
+      stage.weights += model_.embedding;
+      stage.read_per_token += model_.embedding_read;
+    }
+    if (last) {
+      stage.weights += model_.head + (model_.tied && !first ? model_.embedding : 0);
+      stage.read_per_token += model_.head + (model_.tied ? model_.embedding : 0);
+    }
+    stage.state = options_.sequences * (stage.state_fixed + options_.tokens.value * stage.state_per_token);
+    const int64_t in = planes_at(range.begin.value);
+    const int64_t out = last ? 0 : planes_at(range.end.value);
+    if (!last) {
+      stage.boundary_planes = out;
+      stage.boundary_width = out * model_.hidden_size;
+      stage.boundary_bytes = stage.boundary_width * element_;
+    }
+    // Activations in float32 plus two receive and two send buffers (distributed.md 3.3).
+    const int64_t buffers = 2 * ((first ? 0 : in) + out) * model_.hidden_size * element_;
+    const int64_t live_planes = last ? in + 1 : out;
+    stage.workspace = options_.prefill_chunk * (buffers + 4 * (live_planes * model_.hidden_size + width));
+    return stage;
+  }
+
+  [[nodiscard]] int64_t planes_at(int64_t layer) const {
+    return layer < model_.layer_count() ? model_.layers[static_cast<size_t>(layer)].planes_before : 1;
+  }
+
+ private:
+  const PlanModel& model_;
+  const PlanOptions& options_;
+  int64_t element_;
+};
+
+int64_t budget_of(int64_t memory, double reserve) {
+  return static_cast<int64_t>(std::floor(static_cast<long double>(memory) * (1.0L - static_cast<long double>(reserve))));
+}
+
+std::vector<int64_t> budgets_for(const PlanOptions& options, int64_t stages) {
+  std::vector<int64_t> budgets;
+  if (options.node_memory.empty()) return budgets;
+  if (options.node_memory.size() != 1 && static_cast<int64_t>(options.node_memory.size()) != stages)
+    fail(ErrorKind::bad_input, kPlace, "P07: node memory: wanted one size or one for each of {} stages, found {}", stages,
+         options.node_memory.size());
+  for (int64_t s = 0; s < stages; ++s) {
+    const size_t node = options.node_memory.size() == 1 ? 0 : static_cast<size_t>(s);
+    budgets.push_back(budget_of(options.node_memory[node], options.reserve_fraction));
+  }
+  return budgets;
+}
+
+std::vector<LayerRange> best_split(const PlanModel& model, const Pricer& pricer, int64_t stages,
+                                   const std::vector<int64_t>& budgets) {
+  SplitProblem problem;
+  problem.layers = model.layer_count();
+  problem.stages = stages;
+  problem.budgets = budgets;
+  problem.used = [&](int64_t begin, int64_t end) { return pricer.price({LayerIndex(begin), LayerIndex(end)}).used(); };
+  problem.payload = [&](int64_t boundary) { return pricer.planes_at(boundary); };
+  return solve_split(problem);
+}
+
+std::string range_text(LayerRange range) { return fmt::format("{}-{}", range.begin, range.end.value - 1); }
+
+// The smallest number of stages that fit on nodes of `budget` bytes each.
+std::optional<int64_t> enough_stages(const PlanModel& model, const Pricer& pricer, int64_t from, int64_t budget) {
+  for (int64_t stages = from; stages <= std::min<int64_t>(model.layer_count(), 256); ++stages) {
+    const std::vector<int64_t> budgets(static_cast<size_t>(stages), budget);
+    const std::vector<LayerRange> split = best_split(model, pricer, stages, budgets);
+    if (std::ranges::all_of(split, [&](LayerRange range) { return pricer.price(range).used() <= budget; })) return stages;
+  }
+  return std::nullopt;
+}
+
+[[noreturn]] void refuse(const PlanModel& model, const Plan& plan, const Pricer& pricer, const PlanOptions& options) {
+  std::string text;
+  int64_t total = 0;
+  size_t tightest = 0;
+  for (size_t s = 0; s < plan.stages.size(); ++s) {
+    const PlanStage& stage = plan.stages[s];
+    total += stage.shortfall();
+    if (stage.shortfall() > plan.stages[tightest].shortfall()) tightest = s;
+    text += fmt::format("\n  stage {} (layers {}): needs {} bytes ({} of weights), has {}, ", s, range_text(stage.layers),
+                        with_commas(stage.used()), with_commas(stage.weights), with_commas(*stage.budget));
+    text += stage.shortfall() > 0
+                ? fmt::format("short by {} ({})", with_commas(stage.shortfall()), human_bytes(stage.shortfall()))
+                : fmt::format("fits");
+  }
+  text += fmt::format("\n  total shortfall {} bytes; tightest: stage {}; reserve {:.1f} %", with_commas(total), tightest,
+                      100.0 * options.reserve_fraction);
+  const int64_t smallest = *std::ranges::min_element(options.node_memory);
+  const std::optional<int64_t> enough =
+      enough_stages(model, pricer, static_cast<int64_t>(plan.stages.size()), budget_of(smallest, options.reserve_fraction));
+  if (enough)
+    text += fmt::format("; {} nodes of {} would do", *enough, human_bytes(smallest));
+  else
+    text += fmt::format("; no number of nodes of {} would do", human_bytes(smallest));
+  fail(ErrorKind::plan_impossible, kPlace, "P09: the model does not fit:{}", text);
+}
+
+void check_ends(const PlanModel& model, const std::vector<int64_t>& budgets) {
+  if (budgets.empty()) return;
+  if (model.embedding > budgets.front())
+    fail(ErrorKind::plan_impossible, kPlace, "P11: the embedding alone needs {} bytes, stage 0 has {}",
+         with_commas(model.embedding), with_commas(budgets.front()));
+  const int64_t head = model.head + (model.tied && budgets.size() > 1 ? model.embedding : 0);
+  if (head > budgets.back())
+    fail(ErrorKind::plan_impossible, kPlace, "P11: the head alone needs {} bytes, stage {} has {}", with_commas(head),
+         budgets.size() - 1, with_commas(budgets.back()));
+}
+
+void name_shards(const PlanModel& model, PlanStage& stage) {
+  std::set<int64_t> shards;
+  const auto take = [&](const std::vector<int64_t>& some) { shards.insert(some.begin(), some.end()); };
+  for (int64_t l = stage.layers.begin.value; l < stage.layers.end.value; ++l) take(model.layers[static_cast<size_t>(l)].shards);
+  const bool last = stage.layers.end.value == model.layer_count();
+  if (stage.layers.begin.value == 0 || (last && model.tied)) take(model.first_shards);
+  if (last) take(model.last_shards);
+  for (const int64_t shard : shards) stage.shards.push_back(model.shard_names[static_cast<size_t>(shard)]);
+}
+
+void count_kinds(const PlanModel& model, PlanStage& stage) {
+  for (int64_t l = stage.layers.begin.value; l < stage.layers.end.value; ++l) {
+    const std::string& kind = model.layers[static_cast<size_t>(l)].kind;
+    const auto found = std::ranges::find(stage.kinds, kind, &std::pair<std::string, int64_t>::first);
+    if (found == stage.kinds.end())
+      stage.kinds.emplace_back(kind, 1);
+    else
+      ++found->second;
+  }
+}
+
+}  // namespace
+
+Plan make_plan(const PlanModel& model, const PlanOptions& options) {
+  check_options(model, options);
+  Plan plan;
+  plan.layer_count = model.layer_count();
+  plan.estimated = model.estimated;
+  int64_t weights = model.embedding + model.head;
+  for (const PlanModel::Layer& layer : model.layers) weights += layer.weights;
+  plan.profile = options.profile.value_or(weights < kExactBelow ? ops::Profile::exact : ops::Profile::bf16);
+
+  const Pricer pricer(model, options, plan.profile);
+  std::vector<LayerRange> ranges;
+  std::vector<int64_t> budgets;
+  if (!options.layers.empty()) {
+    ranges = parse_layer_ranges(options.layers, model.layer_count(), options.stages);
+    budgets = budgets_for(options, static_cast<int64_t>(ranges.size()));
+    check_ends(model, budgets);
+  } else {
+    const int64_t stages = options.stages.value_or(std::max<int64_t>(1, static_cast<int64_t>(options.node_memory.size())));
+    if (stages > model.layer_count())
+      fail(ErrorKind::plan_impossible, kPlace, "P10: {} stages for {} layers; wanted at most one stage per layer", stages,
+           model.layer_count());
+    budgets = budgets_for(options, stages);
+    check_ends(model, budgets);
+    ranges = best_split(model, pricer, stages, budgets);
+  }
+
+  bool fits = true;
+  double seconds = 0.0;
+  for (size_t s = 0; s < ranges.size(); ++s) {
+    PlanStage stage = pricer.price(ranges[s]);
+    if (!budgets.empty()) stage.budget = budgets[s];
+    if (options.bandwidth) {
+      stage.seconds_per_token = static_cast<double>(stage.read_per_token) / *options.bandwidth;
+      seconds += *stage.seconds_per_token;
+    }
+    fits = fits && stage.shortfall() == 0;
+    count_kinds(model, stage);
+    name_shards(model, stage);
+    plan.weights += stage.weights;
+    plan.read_per_token += stage.read_per_token;
+    plan.stages.push_back(std::move(stage));
+  }
+  if (!fits) refuse(model, plan, pricer, options);
+  if (options.bandwidth) plan.tokens_per_second = 1.0 / seconds;
+
+  const auto [least, most] = std::ranges::minmax(plan.stages, {}, &PlanStage::used);
+  plan.imbalance = least.used() > 0 ? static_cast<double>(most.used()) / static_cast<double>(least.used()) : 1.0;
+  if (plan.imbalance > kImbalanceWarning)
+    plan.warnings.push_back(fmt::format("imbalance {:.2f}: the largest stage holds more than {} times the smallest",
+                                        plan.imbalance, kImbalanceWarning));
+  if (plan.estimated) plan.warnings.emplace_back("sizes are estimated from config.json; no shard headers were read");
+  return plan;
+}
+
+std::vector<LayerRange> parse_layer_ranges(std::string_view spec, int64_t layer_count, std::optional<int64_t> stages) {
+  std::string text;
+  for (const char c : spec)
+    if (c != ' ' && c != '\t') text += c;
+  if (text.empty()) fail(ErrorKind::bad_input, kPlace, "P01: empty layer specification");
+  const bool counts = text.find('+') != std::string::npos;
+  const char separator = counts ? '+' : ',';
+
+  const auto number = [](std::string_view digits) -> std::optional<int64_t> {
+    int64_t value = 0;
+    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+    if (error != std::errc() || end != digits.data() + digits.size() || digits.empty() || digits[0] == '-') return std::nullopt;
+    return value;
+  };
+  std::vector<LayerRange> ranges;
+  int64_t expected = 0;
+  for (size_t begin = 0, position = 1; begin <= text.size(); ++position) {
+    const size_t end = std::min(text.find(separator, begin), text.size());
+    const std::string_view item = std::string_view(text).substr(begin, end - begin);
+    begin = end + 1;
+    int64_t from = expected;
+    int64_t to = 0;
+    if (counts) {
+      const std::optional<int64_t> count = number(item);
+      if (!count) fail(ErrorKind::bad_input, kPlace, "P02: item {}: wanted a layer count, found '{}'", position, item);
+      if (*count < 1) fail(ErrorKind::bad_input, kPlace, "P03: item {}: wanted 1 or more layers, found {}", position, *count);
+      if (*count > layer_count - expected)
+        fail(ErrorKind::bad_input, kPlace, "P04: item {}: the counts go beyond the {} layers of the model", position,
+             layer_count);
+      to = from + *count - 1;
+    } else {
+      const size_t dash = item.find('-');
+      const std::optional<int64_t> first = number(item.substr(0, dash));
+      const std::optional<int64_t> last = dash == std::string_view::npos ? first : number(item.substr(dash + 1));
+      if (!first || !last)
+        fail(ErrorKind::bad_input, kPlace, "P02: item {}: wanted a range like 0-3, found '{}'", position, item);
+      from = *first;
+      to = *last;
+      if (from > to) fail(ErrorKind::bad_input, kPlace, "P03: item {}: start {} is after end {}", position, from, to);
+      if (to >= layer_count)
+        fail(ErrorKind::bad_input, kPlace, "P04: item {}: layer {} is beyond the last of {} layers", position, to, layer_count);
+      if (from != expected)
+        fail(ErrorKind::bad_input, kPlace, "P05: item {}: gap or overlap, wanted start {}, found {}", position, expected, from);
+    }
+    ranges.push_back({LayerIndex(from), LayerIndex(to + 1)});
+    expected = to + 1;
+  }
+  if (expected != layer_count)
+    fail(ErrorKind::bad_input, kPlace, "P06: the last range ends at layer {}, wanted {}", expected - 1, layer_count - 1);
+  if (stages && *stages != static_cast<int64_t>(ranges.size()))
+    fail(ErrorKind::bad_input, kPlace, "P07: wanted {} ranges (pp-size), found {}", *stages, ranges.size());
+  return ranges;
+}
+
+int64_t parse_memory(std::string_view text) {
+  const auto refuse_text = [&] { fail(ErrorKind::bad_input, kPlace, "memory: wanted a size like 512GiB, found '{}'", text); };
+  std::string_view rest = text;
+  while (!rest.empty() && rest.front() == ' ') rest.remove_prefix(1);
+  while (!rest.empty() && rest.back() == ' ') rest.remove_suffix(1);
+  double value = 0.0;
+  const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), value, std::chars_format::fixed);
+  if (error != std::errc()) refuse_text();
+  rest.remove_prefix(static_cast<size_t>(end - rest.data()));
+  while (!rest.empty() && rest.front() == ' ') rest.remove_prefix(1);
+  int shift = 0;
+  if (!rest.empty() && rest != "B") {
+    const size_t unit = std::string_view("KMGT").find(rest.front());
+    const std::string_view tail = rest.substr(1);
+    if (unit == std::string_view::npos || (!tail.empty() && tail != "B" && tail != "iB")) refuse_text();
+    shift = 10 * (static_cast<int>(unit) + 1);
+  }
+  const double bytes = std::ldexp(value, shift);
+  if (!(bytes >= 1.0 && bytes < 0x1p62)) refuse_text();
+  return static_cast<int64_t>(bytes);
+}
+
+std::vector<int64_t> parse_memory_list(std::string_view text) {
+  std::vector<int64_t> sizes;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    sizes.push_back(parse_memory(text.substr(begin, end - begin)));
+    begin = end + 1;
+  }
+  return sizes;
+}
+
+}  // namespace weft
