@@ -1,0 +1,18 @@
+#include "text/marker_lexer.h"
+
+#include <algorithm>
+
+namespace weft {
+
+size_t MarkerLexer::next_candidate(std::string_view text) {
+  for (size_t at = text.find('<'); at != text.npos; at = text.find('<', at + 1)) {
+    const std::string_view rest = text.substr(at);
+    for (const std::string_view marker : kMarkerSpellings) {
+      const size_t length = std::min(rest.size(), marker.size());
+      if (rest.substr(0, length) == marker.substr(0, length)) return at;
+    }
+  }
+  return text.size();
+}
+
+}  // namespace weft
