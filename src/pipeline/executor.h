@@ -30,6 +30,7 @@ using Ticket = Strong<struct TicketTag>;
 // How the token after the last row is drawn.
 struct SampleRequest {
   ops::SamplingParams params;
+  std::vector<int32_t> prompt;           // ids of the prompt; only the repetition penalty counts them
   std::vector<int32_t> history;          // generated ids so far, for the penalties
   std::vector<int32_t> never_penalised;  // ascending
   std::vector<uint32_t> allowed;         // bit mask of allowed ids; empty: all

@@ -161,8 +161,9 @@ std::vector<RowsResult> LocalExecutor::StageWorker::results(const OpenStep& open
     if (rows.logits != Rows::Logits::none) result.logits = Tensor::copy_of(rows_of(entry.first_logits_row, entry.logits_rows));
     if (rows.sample) {
       const SampleRequest& request = *rows.sample;
-      const ops::SampleRow row{request.params, entry.state->consumed().value, request.history, request.never_penalised,
-                               request.allowed};
+      const ops::SampleRow row{request.params,  entry.state->consumed().value,
+                               request.history, request.never_penalised,
+                               request.allowed, request.prompt};
       ops::Sampled drawn;
       ops::sample(context_, rows_of(entry.first_logits_row + entry.logits_rows - 1, 1), {&row, 1}, {&drawn, 1});
       result.sampled = drawn;

@@ -31,8 +31,8 @@ std::vector<Case> cases(const std::vector<std::string>& names) {
   return made;
 }
 
-std::string case_name(const testing::TestParamInfo<Case>& info) {
-  std::string name = info.param.name + "_" + std::string(ops::to_string(info.param.backend));
+std::string case_name(const testing::TestParamInfo<Case>& tested) {
+  std::string name = tested.param.name + "_" + std::string(ops::to_string(tested.param.backend));
   std::ranges::replace(name, '-', '_');
   return name;
 }

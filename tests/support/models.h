@@ -22,7 +22,7 @@ namespace weft::testing_support {
 inline std::filesystem::path fixture(const std::string& name) { return std::filesystem::path(WEFT_FIXTURES) / name; }
 inline std::filesystem::path k3_mini() { return std::filesystem::path(WEFT_SOURCE_DIR) / "models/k3-mini"; }
 
-struct Setup {
+struct ModelSetup {
   std::vector<int64_t> cuts = {};  // first layers of the second and later stages
   int threads = 1;
   ops::Backend backend = ops::Backend::cpu;
@@ -30,7 +30,7 @@ struct Setup {
 };
 
 inline std::unique_ptr<LocalExecutor> open_executor(const std::shared_ptr<const Checkpoint>& checkpoint,
-                                                    const Setup& setup = {}) {
+                                                    const ModelSetup& setup = {}) {
   std::vector<int64_t> bounds = {0};
   bounds.insert(bounds.end(), setup.cuts.begin(), setup.cuts.end());
   bounds.push_back(checkpoint->config().layer_count);
@@ -44,7 +44,7 @@ inline std::unique_ptr<LocalExecutor> open_executor(const std::shared_ptr<const 
   return std::make_unique<LocalExecutor>(std::move(stages), LocalExecutorOptions{setup.threads, setup.backend, setup.profile});
 }
 
-inline std::unique_ptr<LocalExecutor> open_executor(const std::filesystem::path& dir, const Setup& setup = {}) {
+inline std::unique_ptr<LocalExecutor> open_executor(const std::filesystem::path& dir, const ModelSetup& setup = {}) {
   return open_executor(std::make_shared<const Checkpoint>(dir), setup);
 }
 

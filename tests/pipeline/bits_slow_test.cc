@@ -41,7 +41,7 @@ struct Case {
 
 class Bits : public testing::TestWithParam<Case> {
  protected:
-  [[nodiscard]] Setup setup(std::vector<int64_t> cuts = {}, int threads = 1) const {
+  [[nodiscard]] ModelSetup setup(std::vector<int64_t> cuts = {}, int threads = 1) const {
     return {std::move(cuts), threads, GetParam().backend, GetParam().profile};
   }
   std::shared_ptr<const Checkpoint> checkpoint = std::make_shared<const Checkpoint>(fixture(GetParam().name));
@@ -193,19 +193,23 @@ std::vector<Case> cases() {
   std::vector<Case> made;
   for (const std::string name : {"tiny-k3-8l", "tiny-kimi-linear"}) {
     for (const ops::Backend backend : {ops::Backend::reference, ops::Backend::cpu}) {
-      for (const ops::Profile profile : {ops::Profile::exact, ops::Profile::bf16}) made.push_back({name, backend, profile});
+      made.push_back({name, backend, ops::Profile::exact});
     }
   }
+  made.push_back({"tiny-k3-8l", ops::Backend::cpu, ops::Profile::bf16});
   made.push_back({"tiny-k3-26l", ops::Backend::cpu, ops::Profile::exact});
   return made;
 }
 
-INSTANTIATE_TEST_SUITE_P(Fixtures, Bits, testing::ValuesIn(cases()), [](const auto& info) {
-  std::string name = info.param.name + "_" + std::string(ops::to_string(info.param.backend)) + "_" +
-                     std::string(ops::to_string(info.param.profile));
+std::string case_name(const testing::TestParamInfo<Case>& tested) {
+  const Case& param = tested.param;
+  std::string name =
+      param.name + "_" + std::string(ops::to_string(param.backend)) + "_" + std::string(ops::to_string(param.profile));
   std::ranges::replace(name, '-', '_');
   return name;
-});
+}
+
+INSTANTIATE_TEST_SUITE_P(Fixtures, Bits, testing::ValuesIn(cases()), case_name);
 
 }  // namespace
 }  // namespace weft
