@@ -11,6 +11,7 @@
 
 #include "model/state_file.h"
 #include "ops/ops.h"
+#include "parallel/communicator.h"
 #include "pipeline/trace.h"
 
 #include "support/golden_model.h"
@@ -176,8 +177,8 @@ TEST_P(FiveLayers, OutputMixProbabilities) {
   const Tensor proj = checkpoint->vector_f32("model.output_attn_res_proj.weight");
   for (size_t i = 0; i < 32; ++i) w.as<float>()[i] *= proj.as<float>()[i];
   WorkerPool pool(1);
-  SingleRank rank;
-  ops::Context context{.backend = GetParam(), .profile = ops::Profile::exact, .pool = &pool, .comm = &rank};
+  SingleRank single_rank;
+  ops::Context context{.backend = GetParam(), .profile = ops::Profile::exact, .pool = &pool, .comm = &single_rank};
   Tensor mixed = Tensor::zeros(DType::f32, {6, 32});
   std::vector<float> probabilities(6 * 4);
   ops::residual_mix(context, views, w.view(), 1e-5F, mixed.mutable_view(), probabilities);
@@ -215,7 +216,7 @@ TEST_P(FiveLayers, BoundariesCarryTheStatedBlocks) {
   const std::vector<float> whole = logits_of(*executor, golden::kPrompt, 512);
   const std::array<size_t, 4> blocks = {1, 1, 2, 2};
   WorkerPool pool(1);
-  SingleRank rank;
+  SingleRank single_rank;
   for (int64_t cut = 1; cut < golden::kLayers; ++cut) {
     StageOptions first;
     first.layers = {LayerIndex(0), LayerIndex(cut)};
@@ -223,7 +224,7 @@ TEST_P(FiveLayers, BoundariesCarryTheStatedBlocks) {
     second.layers = {LayerIndex(cut), LayerIndex(golden::kLayers)};
     const std::unique_ptr<Stage> a = make_stage(checkpoint, first);
     const std::unique_ptr<Stage> b = make_stage(checkpoint, second);
-    ops::Context context{.backend = GetParam(), .profile = ops::Profile::exact, .pool = &pool, .comm = &rank};
+    ops::Context context{.backend = GetParam(), .profile = ops::Profile::exact, .pool = &pool, .comm = &single_rank};
     const auto batch_for = [&](SequenceState& state) {
       Batch batch;
       batch.ids = golden::kPrompt;
