@@ -61,6 +61,7 @@ class Pricer {
       stage.read_per_token += model_.embedding_read;
     }
     if (last) {
+      stage.vectors = model_.head_vectors;
       stage.weights += model_.head + (model_.tied && !first ? model_.embedding : 0);
       stage.read_per_token += model_.head + (model_.tied ? model_.embedding : 0);
     }
@@ -137,8 +138,8 @@ std::optional<int64_t> enough_stages(const PlanModel& model, const Pricer& price
     const PlanStage& stage = plan.stages[s];
     total += stage.shortfall();
     if (stage.shortfall() > plan.stages[tightest].shortfall()) tightest = s;
-    text += fmt::format("\n  stage {} (layers {}): needs {} bytes ({} of weights), has {}, ", s, range_text(stage.layers),
-                        with_commas(stage.used()), with_commas(stage.weights), with_commas(*stage.budget));
+    text += fmt::format("\n  stage {} (layers {}): needs {} bytes ({}), has {}, ", s, range_text(stage.layers),
+                        with_commas(stage.used()), stage.weights_text(), with_commas(*stage.budget));
     text += stage.shortfall() > 0
                 ? fmt::format("short by {} ({})", with_commas(stage.shortfall()), human_bytes(stage.shortfall()))
                 : fmt::format("fits");

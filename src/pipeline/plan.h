@@ -38,6 +38,7 @@ struct PlanModel {
   int64_t embedding = 0;       // on the first stage; tied: also on the last
   int64_t embedding_read = 0;  // one row
   int64_t head = 0;            // final norm, output mix and head, on the last stage
+  int64_t head_vectors = 0;    // of those, final norm and output mix
   bool tied = false;
   bool estimated = false;  // from the configuration alone, not from headers
   std::vector<int64_t> first_shards;
@@ -68,6 +69,7 @@ struct PlanStage {
   std::vector<std::pair<std::string, int64_t>> kinds;  // layers of each kind, in order of appearance
   std::vector<std::string> shards;                     // files that the stage opens
   int64_t weights = 0;                                 // bytes, as mapped
+  int64_t vectors = 0;                                 // of those, final norm and output mix (ruling R2 counts without them)
   int64_t state_fixed = 0;                             // bytes per sequence
   int64_t state_per_token = 0;                         // bytes per token and sequence
   int64_t state = 0;                                   // bytes reserved for all sequences
@@ -79,6 +81,8 @@ struct PlanStage {
   std::optional<int64_t> budget;                       // bytes of the node after the reserve
   std::optional<double> seconds_per_token;             // read_per_token / bandwidth
 
+  // "525,231,052,288 of weights: 525,231,009,280 of layers and head, 43,008 of final norm and output mix"
+  [[nodiscard]] std::string weights_text() const;
   [[nodiscard]] int64_t used() const { return weights + state + workspace; }
   [[nodiscard]] int64_t shortfall() const { return budget && used() > *budget ? used() - *budget : 0; }
 };

@@ -38,9 +38,8 @@ inline uint64_t draw(uint64_t seed, int64_t index) {
 inline float r8(uint64_t x) { return static_cast<float>(x >> 56) / 128.0F - 1.0F; }
 inline float r4(uint64_t x) { return static_cast<float>(x >> 60) / 8.0F - 1.0F; }
 
-// The value of element `index` of a float tensor of the model.
-inline float value_of(std::string_view name, int64_t index) {
-  const uint64_t x = draw(seed_of(name), index);
+// The value of element `index` of a float tensor of the model; x: draw(seed_of(name), index).
+inline float value_of(std::string_view name, int64_t index, uint64_t x) {
   const auto has = [&](std::string_view part) { return name.find(part) != std::string_view::npos; };
   if (name.ends_with("norm.weight")) return 1.0F + r4(x) / 4.0F;
   if (has("embed_tokens")) return r8(x);
@@ -146,16 +145,17 @@ inline std::vector<TensorSpec> tensors() {
 // The stored bytes of a tensor of tensors().
 inline std::vector<std::byte> bytes_of(const TensorSpec& spec) {
   std::vector<std::byte> out(static_cast<size_t>(spec.shape.elements() * size_of(spec.dtype)));
+  const uint64_t seed = seed_of(spec.name);
   for (int64_t i = 0; i < spec.shape.elements(); ++i) {
     std::byte* const at = out.data() + i * size_of(spec.dtype);
+    const uint64_t x = draw(seed, i);
     if (spec.dtype == DType::u8) {
-      const uint64_t x = draw(seed_of(spec.name), i);
       *at = static_cast<std::byte>(spec.name.ends_with("weight_packed") ? x >> 56 : 122 + (x >> 62));
     } else if (spec.dtype == DType::bf16) {
-      const uint16_t bits = f32_to_bf16(value_of(spec.name, i));
+      const uint16_t bits = f32_to_bf16(value_of(spec.name, i, x));
       std::memcpy(at, &bits, 2);
     } else {
-      const float value = value_of(spec.name, i);
+      const float value = value_of(spec.name, i, x);
       std::memcpy(at, &value, 4);
     }
   }
