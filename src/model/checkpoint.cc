@@ -50,15 +50,18 @@ std::optional<int64_t> layer_number(std::string_view name) {
 
 // Spellings of older conversions (K3 spec 2.1).
 std::string modern_name(std::string_view name) {
-  for (const std::string_view stem : {"self_attention_res", "mlp_res", "output_attn_res"})
-    for (const std::string_view kind : {"proj", "norm"}) {
-      const std::string old = fmt::format("{}.{}_weight", stem, kind);
-      if (name.ends_with(old)) return fmt::format("{}{}_{}.weight", name.substr(0, name.size() - old.size()), stem, kind);
-    }
+  std::string modern(name);
+  if (name.ends_with("_weight")) {
+    for (const std::string_view stem : {"self_attention_res", "mlp_res", "output_attn_res"})
+      for (const std::string_view kind : {"proj", "norm"}) {
+        const std::string old = fmt::format("{}.{}_weight", stem, kind);
+        if (name.ends_with(old)) return fmt::format("{}{}_{}.weight", name.substr(0, name.size() - old.size()), stem, kind);
+      }
+  }
   constexpr std::string_view kAlias = "block_sparse_moe.e_score_correction_bias";
   if (name.ends_with(kAlias))
-    return fmt::format("{}block_sparse_moe.gate.e_score_correction_bias", name.substr(0, name.size() - kAlias.size()));
-  return std::string(name);
+    modern.insert(name.size() - kAlias.size() + std::string_view("block_sparse_moe.").size(), "gate.");
+  return modern;
 }
 
 bool is_float(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16; }
@@ -117,7 +120,7 @@ struct Checkpoint::Impl {
       // A second spelling of one index ("01", "+1") would claim the same slot.
       if (error != std::errc() || place.expert < 0 || std::to_string(place.expert).size() != static_cast<size_t>(end - digits))
         return std::nullopt;
-      key = fmt::format("{}{{}}{}", name.substr(0, at + kExperts.size()), name.substr(static_cast<size_t>(end - name.data())));
+      key.replace(at + kExperts.size(), static_cast<size_t>(end - digits), "{}");
     }
     const auto found = by_name.find(key);
     if (found == by_name.end() || place.expert >= params[found->second].copies) return std::nullopt;
@@ -233,15 +236,15 @@ struct Checkpoint::Impl {
       return {s[plain], kAbsent};
     }
     const TensorId known = s[packed] != kAbsent ? s[packed] : s[scale];
-    const std::string file = (dir / inventory.file(known).name).string();
+    const auto file = [&] { return (dir / inventory.file(known).name).string(); };
     if (s[plain] != kAbsent)
-      fail(ErrorKind::bad_checkpoint, file, "tensor '{}': wanted a plain tensor or a packed pair, found '{}' beside it",
+      fail(ErrorKind::bad_checkpoint, file(), "tensor '{}': wanted a plain tensor or a packed pair, found '{}' beside it",
            inventory.name(s[plain]), inventory.name(known));
     if (s[scale] == kAbsent)
-      fail(ErrorKind::bad_checkpoint, file, "tensor '{}': missing scale tensor '{}_scale'", inventory.name(known),
+      fail(ErrorKind::bad_checkpoint, file(), "tensor '{}': missing scale tensor '{}_scale'", inventory.name(known),
            full_name(p, e));
     if (s[packed] == kAbsent)
-      fail(ErrorKind::bad_checkpoint, file, "tensor '{}': orphan scale, no '{}_packed'", inventory.name(known),
+      fail(ErrorKind::bad_checkpoint, file(), "tensor '{}': orphan scale, no '{}_packed'", inventory.name(known),
            full_name(p, e));
     if (p.storage != Storage::packed) wrong(s[packed], fmt::format("a plain tensor {} (this one is never packed)", p.shape));
     const int64_t out = p.shape[0];
