@@ -7,6 +7,7 @@
 #include <span>
 
 #include "base/error.h"
+#include "base/guard.h"
 #include "pipeline/trace.h"
 
 namespace weft {
@@ -28,6 +29,7 @@ bool same_bits(std::span<const float> a, std::span<const float> b) {
 CheckLine check_layers(const Executor& executor, const TraceCollector& collector) {
   CheckLine line{"finite layer outputs", true, fmt::format("{} layers", executor.layer_count())};
   for (LayerIndex layer(0); layer < LayerIndex(executor.layer_count()); ++layer) {
+    if (!collector.has(TracePoint::out, layer)) return {line.what, false, fmt::format("no output of layer {}", layer)};
     if (const auto fault = not_finite(collector.rows(TracePoint::out, layer))) {
       return {line.what, false, fmt::format("layer {}, {}", layer, *fault)};
     }
@@ -52,8 +54,14 @@ std::vector<CheckLine> check_model(Executor& executor, const CheckOptions& optio
     ids.push_back(static_cast<int32_t>((mixed >> 33) % static_cast<uint64_t>(executor.vocab_size())));
   }
   TraceCollector collector;
-  const Trace trace = run_trace(executor, ids, options.chunk, collector);
   std::vector<CheckLine> lines;
+  Trace trace;
+  if (const auto failure = guard([&] { trace = run_trace(executor, ids, options.chunk, collector); })) {
+    lines.push_back(check_layers(executor, collector));
+    lines.push_back({"forward pass", false, failure->message});
+    return lines;
+  }
+  lines.push_back({"forward pass", true, fmt::format("{} tokens", options.tokens)});
   const Shape wanted{options.tokens, executor.vocab_size()};
   lines.push_back({"logits shape", trace.logits.shape() == wanted, to_string(trace.logits.shape())});
   lines.push_back(check_layers(executor, collector));

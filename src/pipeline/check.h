@@ -21,9 +21,9 @@ struct CheckLine {
   std::string found;  // measured values, or where it failed
 };
 
-// Runs a probe and looks at what comes out: logits of the right shape, every layer's output finite (the first that is not is
-// named by layer and position), logits not all equal, a changed last token changes no earlier row (causality, bit for bit),
-// and rows in chunks equal to rows at once (bit for bit).
+// Runs a probe and looks at what comes out: the pass itself (its error is a line, not thrown), logits of the right shape, every
+// layer's output finite (the first that is not is named by layer and position), logits not all equal, a changed last token
+// changes no earlier row (causality, bit for bit), and rows in chunks equal to rows at once (bit for bit).
 [[nodiscard]] std::vector<CheckLine> check_model(Executor& executor, const CheckOptions& options);
 
 }  // namespace weft

@@ -330,7 +330,13 @@ Stage::Output KimiStage::forward(ops::Context& context, const Batch& batch, std:
     trace(batch, TracePoint::embed, LayerIndex(0), embedded->view());
     residual.hidden = std::move(embedded);
   }
-  for (LayerIndex layer = layers_.begin; layer < layers_.end; ++layer) run_layer(context, batch, layer, residual);
+  for (LayerIndex layer = layers_.begin; layer < layers_.end; ++layer) {
+    try {
+      run_layer(context, batch, layer, residual);
+    } catch (const Error& error) {
+      throw Error(error.kind(), "stage", fmt::format("layer {}: {}", layer, error.what()));
+    }
+  }
 
   Output output;
   if (last()) {

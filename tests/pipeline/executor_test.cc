@@ -1,0 +1,200 @@
+// The executor's contract: failures are whole, named and contained; states of other models are refused.
+#include <fstream>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "pipeline/check.h"
+
+#include "support/models.h"
+
+namespace weft {
+namespace {
+
+using namespace testing_support;
+using testing::HasSubstr;
+
+const std::vector<int32_t> kPrompt = {3, 14, 15, 92, 65, 35, 89};
+
+Step step_of(SequenceId sequence, std::vector<int32_t> ids) {
+  Rows rows;
+  rows.sequence = sequence;
+  rows.ids = std::move(ids);
+  rows.logits = Rows::Logits::last;
+  Step step;
+  step.rows.push_back(std::move(rows));
+  return step;
+}
+
+std::string message_of(const std::function<void()>& body) {
+  const std::optional<Failure> failure = guard(body);
+  return failure ? failure->message : "no error";
+}
+
+// A copy of a fixture that a test may damage.
+std::filesystem::path copy_of(const std::string& name, const TemporaryFolder& folder) {
+  const auto to = folder.path() / name;
+  std::filesystem::copy(fixture(name), to, std::filesystem::copy_options::recursive);
+  return to;
+}
+
+class Splits : public testing::TestWithParam<std::vector<int64_t>> {
+ protected:
+  std::unique_ptr<LocalExecutor> executor = open_executor(fixture("tiny-k3-8l"), {.cuts = GetParam()});
+};
+
+TEST_P(Splits, ABadTokenFailsItsStepOnly) {
+  const std::vector<float> alone = logits_of(*executor, kPrompt, 512);
+  const SequenceId good = executor->create();
+  const SequenceId bad = executor->create();
+  (void)executor->submit(step_of(good, {kPrompt.begin(), kPrompt.end() - 1}));
+  (void)executor->submit(step_of(bad, {1, 2, 512}));
+  (void)executor->submit(step_of(bad, {5}));
+  (void)executor->submit(step_of(good, {kPrompt.back()}));
+  EXPECT_FALSE(executor->next().failure);
+  const Completion failed = executor->next();
+  ASSERT_TRUE(failed.failure);
+  EXPECT_EQ(failed.failure->kind, ErrorKind::bad_input);
+  EXPECT_THAT(failed.failure->message, HasSubstr("row 2: wanted an id in [0, 512), found 512"));
+  EXPECT_TRUE(executor->next().failure);  // the sequence of a failed step refuses further steps
+  const Completion fine = executor->next();
+  ASSERT_FALSE(fine.failure);
+  const std::span<const float> last = fine.results.front().logits.as<float>();
+  EXPECT_TRUE(same_bits(last, std::span(alone).last(last.size())));
+  executor->release(bad);
+  executor->release(good);
+  EXPECT_TRUE(same_bits(alone, logits_of(*executor, kPrompt, 3)));
+}
+
+TEST_P(Splits, SeveralStepsMayBeOpen) {
+  const std::vector<float> whole = logits_of(*executor, kPrompt, 512);
+  const SequenceId sequence = executor->create();
+  for (const int32_t id : kPrompt) (void)executor->submit(step_of(sequence, {id}));
+  EXPECT_EQ(executor->consumed(sequence), TokenCount(static_cast<int64_t>(kPrompt.size())));
+  const auto vocab = static_cast<size_t>(executor->vocab_size());
+  for (size_t i = 0; i < kPrompt.size(); ++i) {
+    const Completion completion = executor->next();
+    ASSERT_FALSE(completion.failure);
+    EXPECT_TRUE(same_bits(completion.results.front().logits.as<float>(), std::span(whole).subspan(i * vocab, vocab))) << i;
+  }
+}
+
+TEST_P(Splits, MisuseIsNamed) {
+  const SequenceId sequence = executor->create();
+  EXPECT_THAT(message_of([&] { (void)executor->submit({}); }), HasSubstr("found none"));
+  EXPECT_THAT(message_of([&] { (void)executor->submit(step_of(SequenceId(99), {1})); }), HasSubstr("found id 99"));
+  EXPECT_THAT(message_of([&] { (void)executor->submit(step_of(sequence, {})); }), HasSubstr("at least one token"));
+  Step twice = step_of(sequence, {1});
+  twice.rows.push_back(twice.rows.front());
+  EXPECT_THAT(message_of([&] { (void)executor->submit(std::move(twice)); }), HasSubstr("twice"));
+  Step hot = step_of(sequence, {1});
+  hot.rows.front().sample = SampleRequest{};
+  hot.rows.front().sample->params.temperature = -1.0F;
+  EXPECT_THAT(message_of([&] { (void)executor->submit(std::move(hot)); }), HasSubstr("temperature"));
+  EXPECT_THAT(message_of([&] { (void)executor->fork(SequenceId(99)); }), HasSubstr("found id 99"));
+  (void)executor->run(step_of(sequence, {1}));  // nothing of that harmed the sequence
+}
+
+INSTANTIATE_TEST_SUITE_P(Cuts, Splits,
+                         testing::Values(std::vector<int64_t>{}, std::vector<int64_t>{4}, std::vector<int64_t>{1, 7}));
+
+TEST(States, OfAnotherModelOrProfileAreRefused) {
+  const TemporaryFolder folder;
+  const auto path = folder.path() / "state.safetensors";
+  const auto executor = open_executor(fixture("tiny-k3-8l"));
+  const SequenceId sequence = executor->create();
+  (void)feed(*executor, sequence, kPrompt, 512);
+  executor->save(sequence, path);
+  (void)executor->load(path);
+
+  const auto other_profile = open_executor(fixture("tiny-k3-8l"), {.profile = ops::Profile::bf16});
+  EXPECT_THAT(message_of([&] { (void)other_profile->load(path); }), HasSubstr("wanted the state of model"));
+  const auto other_model = open_executor(fixture("tiny-k3-26l"));
+  EXPECT_THAT(message_of([&] { (void)other_model->load(path); }), HasSubstr("26 layers, found 8"));
+
+  // The same shapes and one other weight byte: another model.
+  const auto changed = copy_of("tiny-k3-8l", folder);
+  const auto shard = changed / "model-00002-of-000003.safetensors";
+  const int64_t at = SafetensorsFile(shard).entries().front().begin;
+  std::fstream(shard, std::ios::in | std::ios::out | std::ios::binary).seekp(at).put('\x01');
+  const auto other_weights = open_executor(changed);
+  EXPECT_THAT(message_of([&] { (void)other_weights->load(path); }), HasSubstr("wanted the state of model"));
+
+  // Damage.
+  std::filesystem::resize_file(path, std::filesystem::file_size(path) - 1);
+  EXPECT_THAT(message_of([&] { (void)executor->load(path); }), HasSubstr("state.safetensors"));
+  EXPECT_THAT(message_of([&] { (void)executor->load(folder.path() / "absent"); }), HasSubstr("absent"));
+  (void)executor->run(step_of(sequence, {1}));
+}
+
+// Ruling R6: a NaN scale is an error naming tensor, row and block before any result uses it; experts not routed to stay unread.
+TEST(Experts, ANanScaleIsFoundAtFirstTouch) {
+  const TemporaryFolder folder;
+  const auto dir = copy_of("tiny-k3-8l", folder);
+  int64_t damaged = 0;
+  for (const auto& file : std::filesystem::directory_iterator(dir)) {
+    if (!file.path().filename().string().starts_with("model-")) continue;
+    const SafetensorsFile shard(file.path());
+    for (const TensorEntry& entry : shard.entries()) {
+      if (!entry.name.ends_with("layers.5.block_sparse_moe.experts.0.w2.weight_scale")) continue;
+      std::fstream(file.path(), std::ios::in | std::ios::out | std::ios::binary)
+          .seekp(entry.begin + entry.shape[1] + 1)
+          .put('\xff');
+      ++damaged;
+    }
+  }
+  ASSERT_EQ(damaged, 1);
+  const auto executor = open_executor(dir);  // opening reads no expert
+  int64_t failures = 0;
+  int64_t successes = 0;
+  for (int32_t id = 0; id < 40; ++id) {
+    const SequenceId sequence = executor->create();
+    (void)executor->submit(step_of(sequence, {id}));
+    const Completion completion = executor->next();
+    if (completion.failure) {
+      ++failures;
+      EXPECT_EQ(completion.failure->kind, ErrorKind::bad_checkpoint);
+      EXPECT_THAT(completion.failure->message, HasSubstr("layers.5.block_sparse_moe.experts.0.w2.weight_scale"));
+      EXPECT_THAT(completion.failure->message, HasSubstr("row 1"));
+      EXPECT_THAT(completion.failure->message, HasSubstr("block 1"));
+    } else {
+      ++successes;
+    }
+    executor->release(sequence);
+  }
+  EXPECT_GT(failures, 0);
+  EXPECT_GT(successes, 0);
+}
+
+TEST(Check, PassesOnGoodModelsAndNamesTheFirstBadLayer) {
+  for (const std::string name : {"tiny-k3-8l", "tiny-kimi-linear"}) {
+    for (const CheckLine& line : check_model(*open_executor(fixture(name), {.cuts = {3}}), {})) {
+      EXPECT_TRUE(line.passed) << name << ": " << line.what << ": " << line.found;
+    }
+  }
+  // The largest scales make an expert overflow; the check says where.
+  const TemporaryFolder folder;
+  const auto dir = copy_of("tiny-k3-8l", folder);
+  for (const auto& file : std::filesystem::directory_iterator(dir)) {
+    if (!file.path().filename().string().starts_with("model-")) continue;
+    const SafetensorsFile shard(file.path());
+    for (const TensorEntry& entry : shard.entries()) {
+      if (entry.name.find("layers.5.") == std::string::npos || !entry.name.ends_with(".w2.weight_scale")) continue;
+      std::fstream(file.path(), std::ios::in | std::ios::out | std::ios::binary)
+          .seekp(entry.begin)
+          .write(std::string(static_cast<size_t>(entry.bytes()), '\xfe').data(), entry.bytes());
+    }
+  }
+  const std::vector<CheckLine> lines = check_model(*open_executor(dir), {});
+  const auto layers = std::ranges::find(lines, std::string("finite layer outputs"), &CheckLine::what);
+  ASSERT_NE(layers, lines.end());
+  EXPECT_FALSE(layers->passed);
+  EXPECT_THAT(layers->found, HasSubstr("layer 5, position"));
+}
+
+}  // namespace
+}  // namespace weft
