@@ -1,4 +1,5 @@
 #include "ops/check.h"
+#include "ops/cpu/cpu.h"
 #include "ops/reference/reference.h"
 
 namespace weft::ops {
@@ -9,7 +10,8 @@ void linear(Context& context, TensorView x, const WeightView& weight, MutableTen
   check_weight("linear", "weight", weight, weight.out, weight.in);
   check_tensor("linear", "x", x, {rows, weight.in});
   check_tensor("linear", "y", y, {rows, weight.out});
-  reference::linear(context, x, weight, y, keep_f32);
+  const auto run = context.reference() ? reference::linear : cpu::linear;
+  run(context, x, weight, y, keep_f32);
 }
 
 }  // namespace weft::ops

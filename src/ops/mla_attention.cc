@@ -1,4 +1,5 @@
 #include "ops/check.h"
+#include "ops/cpu/cpu.h"
 #include "ops/reference/reference.h"
 
 namespace weft::ops {
@@ -12,7 +13,8 @@ void mla_attention(Context& context, const MlaShape& shape, TensorView q, Tensor
   check_tensor("mla_attention", "ql", ql, {rows, shape.heads * shape.latent});
   check_tensor("mla_attention", "lat", lat, {rows, shape.heads * shape.latent});
   check_segments("mla_attention", segments, rows);
-  reference::mla_attention(context, shape, q, ql, segments, lat);
+  const auto run = context.reference() ? reference::mla_attention : cpu::mla_attention;
+  run(context, shape, q, ql, segments, lat);
 }
 
 }  // namespace weft::ops

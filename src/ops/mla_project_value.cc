@@ -1,4 +1,5 @@
 #include "ops/check.h"
+#include "ops/cpu/cpu.h"
 #include "ops/reference/reference.h"
 
 namespace weft::ops {
@@ -10,7 +11,8 @@ void mla_project_value(Context& context, const MlaShape& shape, TensorView lat, 
   check_tensor("mla_project_value", "lat", lat, {rows, shape.heads * shape.latent});
   check_weight("mla_project_value", "kv_b", kv_b, shape.heads * (shape.nope + shape.value), shape.latent);
   check_tensor("mla_project_value", "o", o, {rows, shape.heads * shape.value});
-  reference::mla_project_value(context, shape, lat, kv_b, o);
+  const auto run = context.reference() ? reference::mla_project_value : cpu::mla_project_value;
+  run(context, shape, lat, kv_b, o);
 }
 
 }  // namespace weft::ops

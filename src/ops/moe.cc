@@ -1,6 +1,7 @@
 #include <string>
 
 #include "ops/check.h"
+#include "ops/cpu/cpu.h"
 #include "ops/reference/reference.h"
 
 namespace weft::ops {
@@ -47,7 +48,8 @@ void moe(Context& context, const Activation& activation, TensorView z, TensorVie
   check_tensor("moe", "weights", weights, {rows, chosen});
   check_tensor("moe", "out", out, {rows, size});
   check_experts(ids, experts, size);
-  reference::moe(context, activation, z, ids, weights, experts, out);
+  const auto run = context.reference() ? reference::moe : cpu::moe;
+  run(context, activation, z, ids, weights, experts, out);
 }
 
 }  // namespace weft::ops

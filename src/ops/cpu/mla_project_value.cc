@@ -1,0 +1,32 @@
+#include <algorithm>
+#include <vector>
+
+#include "ops/cpu/cpu.h"
+#include "ops/cpu/dense.h"
+#include "ops/split.h"
+
+namespace weft::ops::cpu {
+
+void mla_project_value(Context& context, const MlaShape& shape, TensorView lat, const WeightView& kv_b, MutableTensorView o) {
+  const int64_t rows = lat.shape[0];
+  const float* lats = lat.as<float>().data();
+  float* os = o.as<float>().data();
+  const bool rounds = context.rounds();
+  const int64_t cost = rows * shape.value * shape.latent / 16;
+  context.pool->parallel_for(shape.heads, task_grain(context, shape.heads, cost), [&](int64_t begin, int64_t end) {
+    thread_local std::vector<const float*> from;
+    thread_local std::vector<float*> to;
+    from.resize(static_cast<size_t>(rows));
+    to.resize(static_cast<size_t>(rows));
+    for (int64_t head = begin; head < end; ++head) {
+      for (int64_t t = 0; t < rows; ++t) {
+        from[static_cast<size_t>(t)] = lats + (t * shape.heads + head) * shape.latent;
+        to[static_cast<size_t>(t)] = os + (t * shape.heads + head) * shape.value;
+      }
+      const int64_t first = head * (shape.nope + shape.value) + shape.nope;
+      dense_rows(kv_b.rows(first, first + shape.value), 0, shape.value, from.data(), rows, to.data(), rounds);
+    }
+  });
+}
+
+}  // namespace weft::ops::cpu
