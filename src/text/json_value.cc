@@ -238,7 +238,7 @@ void append_json(std::string& out, const JsonValue& value, JsonStyle style) {
       out += ']';
       break;
     case Kind::object: {
-      std::vector<const std::pair<std::string, JsonValue>*> members;
+      std::vector<const JsonMember*> members;
       members.reserve(value.members.size());
       for (const auto& member : value.members) members.push_back(&member);
       // The order of UTF-8 bytes is the order of code points.

@@ -8,27 +8,34 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "base/json.h"
 
 namespace weft {
 
+struct JsonMember;
+
 struct JsonValue {
   enum class Kind : uint8_t { null, boolean, number, string, array, object };
 
   Kind kind = Kind::null;
   bool boolean = false;
-  std::string text;                                        // string: decoded UTF-8; number: the literal
-  std::vector<JsonValue> items;                            // array
-  std::vector<std::pair<std::string, JsonValue>> members;  // object, in the order of the source
-  size_t begin = 0;                                        // bytes [begin, end) of the source
+  std::string text;                 // string: decoded UTF-8; number: the literal
+  std::vector<JsonValue> items;     // array
+  std::vector<JsonMember> members;  // object, in the order of the source
+  size_t begin = 0;                 // bytes [begin, end) of the source
   size_t end = 0;
 
   [[nodiscard]] bool is(Kind k) const { return kind == k; }
   // The member `key` of an object (the last of that name), or nullptr; nullptr for any other kind too.
   [[nodiscard]] const JsonValue* find(std::string_view key) const;
+};
+
+// Not a std::pair, which clang refuses here: it would have to be complete before JsonValue is.
+struct JsonMember {
+  std::string first;  // the key
+  JsonValue second;
 };
 
 // "null", "a boolean", "a number", "a string", "an array", "an object"
