@@ -1,4 +1,5 @@
 #include "ops/check.h"
+#include "ops/cpu/cpu.h"
 #include "ops/reference/reference.h"
 
 namespace weft::ops {
@@ -19,7 +20,8 @@ void kda_recurrence(Context& context, TensorView q, TensorView k, TensorView v, 
   check_tensor("kda_recurrence", "g", g, {rows, width});
   check_tensor("kda_recurrence", "o", o, {rows, width});
   check_segments("kda_recurrence", segments, rows);
-  reference::kda_recurrence(context, q, k, v, g, beta_logits, segments, o);
+  const auto run = context.reference() ? reference::kda_recurrence : cpu::kda_recurrence;
+  run(context, q, k, v, g, beta_logits, segments, o);
 }
 
 }  // namespace weft::ops

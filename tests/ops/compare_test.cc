@@ -168,6 +168,34 @@ TEST_P(Compare, Moe) {
   }
 }
 
+TEST_P(Compare, KdaRecurrence) {
+  for (const int64_t d : kSizes) {
+    for (const int64_t heads : {1, 3}) {
+      const int64_t rows = 9;
+      const Tensor q = random(random_, {rows, heads * d}, 2.0, rounds());
+      const Tensor k = random(random_, {rows, heads * d}, 2.0, rounds());
+      const Tensor v = random(random_, {rows, heads * d}, 2.0, rounds());
+      Tensor g = random(random_, {rows, heads * d}, 2.5);
+      for (float& value : g.as<float>()) value -= 2.5F;
+      const Tensor beta = random(random_, {rows, heads}, 3.0, rounds());
+      const Tensor initial = random(random_, {heads * d, d});
+      std::array<Tensor, 2> o = {empty({rows, heads * d}), empty({rows, heads * d})};
+      std::array<Tensor, 2> states = {initial, initial};
+      std::array<Tensor, 2> fresh = {random(random_, {heads * d, d}), random(random_, {heads * d, d})};
+      for (const size_t i : {0, 1}) {
+        const std::array<StateSegment, 2> segments = {
+            StateSegment{0, 5, states[i].as<float>().data(), states[i].as<float>().data()},
+            StateSegment{5, 4, nullptr, fresh[i].as<float>().data()}};
+        Context& context = i == 0 ? reference_.context : cpu_.context;
+        kda_recurrence(context, q.view(), k.view(), v.view(), g.view(), beta.view(), segments, o[i].mutable_view());
+      }
+      expect_close(o[1].view(), o[0].view(), tolerance(4e-6), "o");
+      expect_close(states[1].view(), states[0].view(), 4e-6, "continued state");
+      expect_close(fresh[1].view(), fresh[0].view(), 4e-6, "new state");
+    }
+  }
+}
+
 TEST_P(Compare, MlaParts) {
   for (const MlaShape& shape :
        {MlaShape{1, 1, 1, 1, 1}, MlaShape{2, 8, 4, 8, 16}, MlaShape{13, 17, 3, 15, 33}, MlaShape{3, 16, 0, 31, 65}}) {

@@ -6,6 +6,8 @@
 namespace weft::ops::cpu {
 
 void linear(Context& context, TensorView x, const WeightView& weight, MutableTensorView y, bool keep_f32);
+void kda_recurrence(Context& context, TensorView q, TensorView k, TensorView v, TensorView g, TensorView beta_logits,
+                    std::span<const StateSegment> segments, MutableTensorView o);
 void mla_absorb_query(Context& context, const MlaShape& shape, TensorView q, const WeightView& kv_b, MutableTensorView ql);
 void mla_attention(Context& context, const MlaShape& shape, TensorView q, TensorView ql, std::span<const PagedSegment> segments,
                    MutableTensorView lat);
