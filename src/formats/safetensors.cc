@@ -14,17 +14,22 @@ namespace weft {
 
 static_assert(std::endian::native == std::endian::little, "safetensors data is little-endian and is used in place");
 
+std::span<const std::byte> bytes_of(const MappedFile& mapping, const TensorEntry& entry) {
+  if (entry.begin < 0 || entry.begin > entry.end || entry.end > static_cast<int64_t>(mapping.bytes().size())) {
+    fail(ErrorKind::bad_checkpoint, mapping.path().string(), "tensor '{}': wanted bytes [{}, {}), found a file of {} bytes",
+         entry.name, entry.begin, entry.end, mapping.bytes().size());
+  }
+  return mapping.bytes().subspan(static_cast<size_t>(entry.begin), static_cast<size_t>(entry.bytes()));
+}
+
 TensorView view_of(const MappedFile& mapping, const TensorEntry& entry) {
-  const std::string place = mapping.path().string();
-  if (entry.begin < 0 || entry.end > static_cast<int64_t>(mapping.bytes().size())) {
-    fail(ErrorKind::bad_checkpoint, place, "tensor '{}': wanted bytes [{}, {}), found a file of {} bytes", entry.name,
-         entry.begin, entry.end, mapping.bytes().size());
-  }
+  const std::span<const std::byte> bytes = bytes_of(mapping, entry);
   if (entry.begin % size_of(entry.dtype) != 0) {
-    fail(ErrorKind::bad_checkpoint, place, "tensor '{}': wanted {} data at a multiple of {} bytes, found byte {}", entry.name,
-         entry.dtype, size_of(entry.dtype), entry.begin);
+    fail(ErrorKind::bad_checkpoint, mapping.path().string(),
+         "tensor '{}': wanted {} data at a multiple of {} bytes, found byte {}", entry.name, entry.dtype, size_of(entry.dtype),
+         entry.begin);
   }
-  return {entry.dtype, entry.shape, mapping.bytes().data() + entry.begin};
+  return {entry.dtype, entry.shape, bytes.data()};
 }
 
 SafetensorsFile::SafetensorsFile(const std::filesystem::path& path, ErrorKind kind) : file_(path, kind), kind_(kind) {
@@ -38,10 +43,14 @@ const TensorEntry& SafetensorsFile::at(std::string_view name) const {
   return *entry;
 }
 
-TensorView SafetensorsFile::view(const TensorEntry& entry) const {
+const MappedFile& SafetensorsFile::mapping() const {
   std::call_once(map_once_, [&] { mapping_ = std::make_unique<MappedFile>(path(), kind_); });
-  return view_of(*mapping_, entry);
+  return *mapping_;
 }
+
+TensorView SafetensorsFile::view(const TensorEntry& entry) const { return view_of(mapping(), entry); }
+
+std::span<const std::byte> SafetensorsFile::bytes(const TensorEntry& entry) const { return bytes_of(mapping(), entry); }
 
 void SafetensorsFile::read_into(const TensorEntry& entry, int64_t byte_offset, std::span<std::byte> out) const {
   if (byte_offset < 0 || byte_offset > entry.bytes() || static_cast<int64_t>(out.size()) > entry.bytes() - byte_offset) {

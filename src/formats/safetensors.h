@@ -75,6 +75,9 @@ class SafetensorsHeader {
 // Reads the header of `file` by pread into `buffer` (grown as needed; reuse it for the next file) and parses it.
 [[nodiscard]] SafetensorsHeader read_safetensors_header(const ReadFile& file, std::vector<std::byte>& buffer);
 
+// The bytes of `entry` in a mapping of its file, whatever their alignment. Throws bad_checkpoint when the mapping ends before.
+[[nodiscard]] std::span<const std::byte> bytes_of(const MappedFile& mapping, const TensorEntry& entry);
+
 // A look at `entry` in a mapping of its file. Throws bad_checkpoint when the mapping is shorter than the entry's end or the
 // data is not aligned to its element (files whose header is not padded to 8 bytes): read those into a buffer instead.
 [[nodiscard]] TensorView view_of(const MappedFile& mapping, const TensorEntry& entry);
@@ -94,6 +97,7 @@ class SafetensorsFile {
   // Zero-copy; valid as long as this object lives. Errors: see view_of.
   [[nodiscard]] TensorView view(const TensorEntry& entry) const;
   [[nodiscard]] TensorView view(std::string_view name) const { return view(at(name)); }
+  [[nodiscard]] std::span<const std::byte> bytes(const TensorEntry& entry) const;  // see bytes_of
 
   // Fills `out` with the entry's bytes from `byte_offset` (counted from the entry's begin) by pread.
   void read_into(const TensorEntry& entry, int64_t byte_offset, std::span<std::byte> out) const;
@@ -101,6 +105,8 @@ class SafetensorsFile {
   [[nodiscard]] Tensor read(std::string_view name) const { return read(at(name)); }
 
  private:
+  [[nodiscard]] const MappedFile& mapping() const;
+
   ReadFile file_;
   ErrorKind kind_;
   SafetensorsHeader header_;

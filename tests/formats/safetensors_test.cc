@@ -204,6 +204,7 @@ TEST_F(SafetensorsFiles, UnalignedDataIsReadButNotViewed) {
   std::ofstream(path) << safetensors_bytes(header, 0) << std::string("\0\0\x80\x3f", 4);
   const SafetensorsFile file(path);
   EXPECT_EQ(file.read("a").as<float>()[0], 1.0F);
+  EXPECT_EQ(file.bytes(file.at("a"))[3], std::byte{0x3f});
   const auto failure = guard([&] { (void)file.view("a"); });
   ASSERT_TRUE(failure);
   EXPECT_THAT(failure->message, HasSubstr("multiple of 4"));
