@@ -53,12 +53,11 @@ void check_pair(const Inventory& inventory, const PackedPair& pair) {
 }  // namespace
 
 PackedTensors::PackedTensors(const Inventory& inventory) : inventory_(&inventory) {
+  const std::string place = inventory.folder().string();
   for (TensorId id = 0; id < inventory.size(); ++id) {
     const std::string_view name = inventory.name(id);
-    const std::string place = inventory.folder().string();
     if (name.ends_with(kZeroPointSuffix)) has_zero_points_ = true;
     if (const auto stem = stem_of(name, kScaleSuffix)) {
-      // A scale beside an ordinary weight belongs to another format than MXFP4, which has no scale without a packed tensor.
       if (!inventory.find(joined(*stem, kPackedSuffix))) {
         fail(ErrorKind::bad_checkpoint, place, "tensor '{}': orphan scale, found no tensor '{}'", name,
              joined(*stem, kPackedSuffix));

@@ -10,7 +10,15 @@ namespace {
 
 constexpr std::string_view kKey = "quantization_config";
 
-std::string shown(const Json* value) { return value == nullptr ? "nothing" : value->dump(); }
+constexpr size_t kMaxShown = 200;     // characters of a foreign value that a message repeats
+constexpr size_t kMaxPattern = 1000;  // characters: the compiler of patterns recurses once a nested group
+
+std::string shown(const Json* value) {
+  if (value == nullptr) return "nothing";
+  std::string text = value->dump(-1, ' ', true);
+  if (text.size() > kMaxShown) text.replace(kMaxShown, std::string::npos, "...");
+  return text;
+}
 
 const Json* member(const Json& object, const std::string& key) {
   const auto found = object.find(key);
@@ -104,6 +112,13 @@ class Pattern {
  public:
   Pattern(const std::string& text, std::string_view place) : text_(text) {
     if (!text.starts_with("re:")) return;
+    if (text.size() > kMaxPattern) {
+      fail(ErrorKind::unsupported, place, "{}: wanted patterns of at most {} characters, found {}", kKey, kMaxPattern,
+           text.size());
+    }
+    // A counted repetition multiplies the states of the matcher, which recurses over them.
+    if (text.find('{') != std::string::npos)
+      fail(ErrorKind::unsupported, place, "{}: the pattern '{}' is not understood: counted repetition", kKey, text);
     auto flags = std::regex::ECMAScript | std::regex::optimize;
 #ifdef __GLIBCXX__
     // The default matcher of libstdc++ recurses once a character and backtracks without bound; names and patterns are foreign.

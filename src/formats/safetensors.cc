@@ -151,7 +151,13 @@ SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path, std::vec
   descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (descriptor_ < 0) fail(ErrorKind::bad_input, temporary_, "wanted to create the file, found: {}", std::strerror(errno));
   if (::ftruncate(descriptor_, file_size_) != 0) give_up(fmt::format("setting the size to {} bytes", file_size_));
-  write_at(0, std::as_bytes(std::span(layout.header)));
+  try {
+    write_at(0, std::as_bytes(std::span(layout.header)));
+  } catch (...) {  // no destructor runs for an object that was never made
+    ::close(descriptor_);
+    ::unlink(temporary_.c_str());
+    throw;
+  }
 }
 
 SafetensorsWriter::~SafetensorsWriter() {

@@ -277,6 +277,17 @@ TEST_F(PackedPolicy, DigitsInPatternsAndNamesAreToldApart) {
 TEST_F(PackedPolicy, HostilePatternsAndNamesEnd) {
   const std::string name(20'000, 'a');
   EXPECT_EQ(policy_message(name, {{"Linear"}, {"re:(a*)*b"}}), "no error");
+  const std::string many_optional = [] {
+    std::string text = "re:";
+    for (int i = 0; i < 450; ++i) text += "a?";
+    return text + "b";
+  }();
+  EXPECT_EQ(policy_message(name, {{"Linear"}, {many_optional}}), "no error");
+  const std::string nested = "re:" + std::string(490, '(') + "b" + std::string(490, ')');
+  EXPECT_EQ(policy_message(name, {{"Linear"}, {nested}}), "no error");
+  EXPECT_THAT(policy_message("a", {{"Linear"}, {"re:" + std::string(100'000, '(')}}), HasSubstr("at most 1000"));
+  EXPECT_THAT(policy_message("a", {{"Linear"}, {"re:(a?){30000}b"}}), HasSubstr("counted repetition"));
+  EXPECT_THAT(policy_message("aa", {{"Linear"}, {"re:(a)\\1"}}), HasSubstr("not understood"));
 }
 
 // ---- Slices (mx_formats 2.2)
