@@ -32,7 +32,7 @@ std::vector<const RangeRead*> sorted(std::span<const RangeRead> ranges) {
     }
     order.push_back(&range);
   }
-  std::ranges::stable_sort(order, [](const RangeRead* a, const RangeRead* b) {
+  std::ranges::sort(order, [](const RangeRead* a, const RangeRead* b) {
     if (a->file != b->file) return file_before(a->file, b->file);
     return std::tuple(a->offset, end_of(*a)) < std::tuple(b->offset, end_of(*b));
   });
