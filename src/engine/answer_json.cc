@@ -1,0 +1,112 @@
+#include "engine/answer_json.h"
+
+#include <string>
+
+#include "base/units.h"
+#include "engine/process_memory.h"
+#include "text/json_value.h"
+
+namespace weft {
+namespace {
+
+constexpr double kGiga = 1e9;
+
+std::string_view end_name(const TurnResult& result) {
+  return result.end == TurnEnd::cancelled ? "interrupted" : to_string(result.answer.finish_reason);
+}
+
+// The shortest decimal that gives the same float: 0.8, not 0.800000011920929.
+double shown(float value) { return std::stod(fmt::format("{}", value)); }
+
+double bytes_rate(const Model& model, const TurnResult& result) {
+  return static_cast<double>(model.executor().bytes_per_token().value) * result.statistics.generate_rate();
+}
+
+}  // namespace
+
+Json message_json(const ChatAnswer& answer, bool thinking) {
+  Json message;
+  message["role"] = "assistant";
+  message["content"] = answer.content.empty() && !answer.tool_calls.empty() ? Json(nullptr) : Json(answer.content);
+  if (thinking || !answer.reasoning.empty()) message["reasoning_content"] = answer.reasoning;
+  for (const ToolCall& call : answer.tool_calls) {
+    message["tool_calls"].push_back(
+        {{"id", call.id}, {"type", "function"}, {"function", {{"name", call.name}, {"arguments", call.arguments}}}});
+  }
+  return message;
+}
+
+Json usage_json(const TurnStatistics& statistics) {
+  return {{"prompt_tokens", statistics.prompt_tokens},
+          {"completion_tokens", statistics.generated_tokens},
+          {"total_tokens", statistics.prompt_tokens + statistics.generated_tokens},
+          {"prompt_tokens_details", {{"cached_tokens", statistics.reused_tokens}}},
+          {"completion_tokens_details", {{"reasoning_tokens", statistics.reasoning_tokens}}}};
+}
+
+std::string tool_call_line(const ToolCall& call) {
+  std::string line = R"({"name": )";
+  append_json_string(line, call.name);
+  line += R"(, "arguments": )";
+  const std::optional<JsonValue> arguments = try_parse_json_value(call.arguments, {.duplicate_keys = true});
+  if (arguments) {
+    line += write_json(*arguments, {.spaced = true});
+  } else {
+    append_json_string(line, call.arguments);
+  }
+  return line + "}";
+}
+
+Json result_json(const Model& model, const TurnResult& result, bool thinking) {
+  Json made = message_json(result.answer, thinking);
+  made.erase("role");
+  made["finish_reason"] = result.end == TurnEnd::cancelled ? Json(nullptr) : Json(to_string(result.answer.finish_reason));
+  made["usage"] = usage_json(result.statistics);
+  const ops::SamplingParams& sampling = result.sampling;
+  Json& weft = made["weft"];
+  weft["interrupted"] = result.end == TurnEnd::cancelled;
+  weft["profile"] = to_string(model.profile());
+  weft["threads"] = model.threads();
+  for (const LayerRange& stage : model.stages()) {
+    weft["stages"].push_back(fmt::format("{}-{}", stage.begin, stage.end.value - 1));
+  }
+  weft["sampling"] = {{"temperature", shown(sampling.temperature)},
+                      {"top_p", shown(sampling.top_p)},
+                      {"top_k", sampling.top_k},
+                      {"min_p", shown(sampling.min_p)},
+                      {"repetition_penalty", shown(sampling.repetition_penalty)},
+                      {"frequency_penalty", shown(sampling.frequency_penalty)},
+                      {"presence_penalty", shown(sampling.presence_penalty)},
+                      {"seed", sampling.seed}};
+  weft["tokens_reused"] = result.statistics.reused_tokens;
+  weft["tokens_computed"] = result.statistics.prompt_tokens - result.statistics.reused_tokens;
+  weft["held_tail_dropped_bytes"] = result.counters.dropped_tail_bytes;
+  weft["stray_markers"] = result.counters.stray_markers;
+  weft["recovered_answers"] = result.counters.recoveries;
+  weft["abandoned_calls"] = result.counters.abandoned_calls;
+  weft["discarded_calls"] = result.counters.discarded_calls;
+  weft["prompt_tokens_per_second"] = result.statistics.prompt_rate();
+  weft["generated_tokens_per_second"] = result.statistics.generate_rate();
+  weft["bytes_per_token"] = model.executor().bytes_per_token().value;
+  weft["gigabytes_per_second"] = bytes_rate(model, result) / kGiga;
+  weft["state_bytes"] = model.executor().state_bytes().value;
+  weft["peak_memory_bytes"] = peak_memory().value;
+  weft["notes"] = result.notes;
+  for (const std::string& note : model.notes()) weft["notes"].push_back(note);
+  return made;
+}
+
+std::string summary_line(const Model& model, const TurnResult& result) {
+  const TurnStatistics& statistics = result.statistics;
+  const std::string reused =
+      statistics.reused_tokens > 0 ? fmt::format(" ({} kept from before)", statistics.reused_tokens) : "";
+  return fmt::format(
+      "{}: prompt {} tokens{}, {:.1f} tokens/s; generated {} tokens, {:.1f} tokens/s; {} per token, {:.2f} GB/s; peak memory "
+      "{}; "
+      "profile {}",
+      end_name(result), statistics.prompt_tokens, reused, statistics.prompt_rate(), statistics.generated_tokens,
+      statistics.generate_rate(), human_bytes(model.executor().bytes_per_token().value), bytes_rate(model, result) / kGiga,
+      human_bytes(peak_memory().value), to_string(model.profile()));
+}
+
+}  // namespace weft

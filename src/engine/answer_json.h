@@ -1,0 +1,25 @@
+// Answers as JSON, in the shapes of the OpenAI API (prompt_and_api.md 3.9, 6.5) with Weft's own fields under `weft` (R21).
+#pragma once
+
+#include "base/json.h"
+#include "engine/chat_session.h"
+
+namespace weft {
+
+// {"role", "content" (null when empty beside calls), "reasoning_content", "tool_calls" (absent when there are none)}
+[[nodiscard]] Json message_json(const ChatAnswer& answer, bool thinking);
+
+// {"prompt_tokens", "completion_tokens", "total_tokens", "prompt_tokens_details", "completion_tokens_details"}
+[[nodiscard]] Json usage_json(const TurnStatistics& statistics);
+
+// One tool call on one line, {"name": ..., "arguments": ...}: the arguments as the model wrote them, as a string when they are
+// no JSON.
+[[nodiscard]] std::string tool_call_line(const ToolCall& call);
+
+// What `weft generate --json` prints: the message's fields, "finish_reason" (null when interrupted), "usage", "weft".
+[[nodiscard]] Json result_json(const Model& model, const TurnResult& result, bool thinking);
+
+// "prompt 100 tokens at 512.0 tokens/s, generated 82 tokens at 40.1 tokens/s, ..."
+[[nodiscard]] std::string summary_line(const Model& model, const TurnResult& result);
+
+}  // namespace weft

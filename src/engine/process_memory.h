@@ -1,0 +1,10 @@
+#pragma once
+
+#include "base/units.h"
+
+namespace weft {
+
+// The largest resident set of this process so far; mapped weights that were read count.
+[[nodiscard]] ByteCount peak_memory();
+
+}  // namespace weft

@@ -1,0 +1,119 @@
+#include "engine/prompt_choice.h"
+
+#include <algorithm>
+#include <charconv>
+
+#include "base/error.h"
+
+namespace weft {
+namespace {
+
+using Kind = JsonValue::Kind;
+
+JsonValue json_string(std::string text) {
+  JsonValue value;
+  value.kind = Kind::string;
+  value.text = std::move(text);
+  return value;
+}
+
+JsonValue json_bool(bool boolean) {
+  JsonValue value;
+  value.kind = Kind::boolean;
+  value.boolean = boolean;
+  return value;
+}
+
+JsonValue json_message(std::string_view role, std::string text) {
+  JsonValue value;
+  value.kind = Kind::object;
+  value.members.emplace_back("role", json_string(std::string(role)));
+  value.members.emplace_back("content", json_string(std::move(text)));
+  return value;
+}
+
+void erase(JsonValue& object, std::initializer_list<std::string_view> keys) {
+  std::erase_if(object.members, [&](const auto& member) { return std::ranges::find(keys, member.first) != keys.end(); });
+}
+
+void set(JsonValue& object, std::string_view key, JsonValue value) {
+  erase(object, {key});
+  object.members.emplace_back(std::string(key), std::move(value));
+}
+
+// Removes every spelling of a setting, at the top and in the objects that may hold it.
+void drop_setting(JsonValue& root, std::initializer_list<std::string_view> keys) {
+  erase(root, keys);
+  for (auto& [key, value] : root.members) {
+    if (value.is(Kind::object) && (key == "options" || key == "chat_template_kwargs")) drop_setting(value, keys);
+  }
+}
+
+std::optional<int64_t> read_max_tokens(const JsonValue& root) {
+  for (const std::string_view key : {"max_completion_tokens", "max_tokens"}) {
+    const JsonValue* value = root.find(key);
+    if (value == nullptr || value->is(Kind::null)) continue;
+    int64_t number = 0;
+    const char* end = value->text.data() + value->text.size();
+    const auto [at, error] = std::from_chars(value->text.data(), end, number);
+    if (!value->is(Kind::number) || error != std::errc() || at != end || number < 1) {
+      fail(ErrorKind::bad_input, "chat request", "{}: wanted an integer of at least 1, found {}", key, write_json(*value));
+    }
+    return number;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+RequestChoice build_request(const PromptChoice& choice, bool may_be_empty) {
+  JsonValue root;
+  root.kind = Kind::object;
+  JsonValue messages;
+  messages.kind = Kind::array;
+  if (choice.messages) {
+    JsonValue given = parse_json_value(*choice.messages, "messages");
+    if (given.is(Kind::object)) {
+      root = std::move(given);
+      const JsonValue* inner = root.find("messages");
+      if (inner == nullptr || !inner->is(Kind::array)) {
+        fail(ErrorKind::bad_input, "messages", "messages: wanted an array, found {}",
+             inner == nullptr ? "nothing" : describe(inner->kind));
+      }
+      messages = *inner;
+    } else if (given.is(Kind::array)) {
+      messages = std::move(given);
+    } else {
+      fail(ErrorKind::bad_input, "messages", "wanted an array of messages or a chat request, found {}", describe(given.kind));
+    }
+  }
+  if (choice.system) messages.items.insert(messages.items.begin(), json_message("system", *choice.system));
+  if (choice.prompt) messages.items.push_back(json_message("user", *choice.prompt));
+  const bool empty = messages.items.empty();
+  if (empty && !may_be_empty) fail(ErrorKind::bad_input, "messages", "wanted at least one message, found none");
+  // The reader of requests wants a message; this one stands for those to come.
+  if (empty) messages.items.push_back(json_message("user", ""));
+  set(root, "messages", std::move(messages));
+  if (choice.tools) {
+    JsonValue tools = parse_json_value(*choice.tools, "tools");
+    if (!tools.is(Kind::array)) fail(ErrorKind::bad_input, "tools", "wanted an array, found {}", describe(tools.kind));
+    set(root, "tools", std::move(tools));
+  }
+  if (choice.thinking) {
+    drop_setting(root, {"thinking", "enable_thinking"});
+    root.members.emplace_back("thinking", json_bool(*choice.thinking));
+  }
+  if (choice.thinking_effort) {
+    drop_setting(root, {"thinking_effort", "reasoning_effort", "reasoning"});
+    root.members.emplace_back("thinking_effort", json_string(*choice.thinking_effort));
+  }
+  RequestChoice made;
+  made.sampling = SamplingChoice::read(root, "chat request");
+  made.max_tokens = read_max_tokens(root);
+  // Written and read again, so that a text that is no UTF-8 is refused like one of a file.
+  made.request = parse_chat_request(write_json(root));
+  if (empty) made.request.messages.clear();
+  return made;
+}
+
+}  // namespace weft
