@@ -1,0 +1,159 @@
+// weft chat: a conversation that keeps its state.
+#include <CLI/CLI.hpp>
+
+#include "app/answer_printer.h"
+#include "app/command.h"
+#include "app/flags.h"
+#include "app/terminal.h"
+#include "engine/answer_json.h"
+#include "engine/chat_session.h"
+
+namespace weft {
+namespace {
+
+constexpr const char* kExamples =
+    R"(Each line of the input is a message; the model answers, and remembers. Nothing that it has read is computed again.
+
+Commands (a message that begins with a slash is written with two):
+  /system TEXT   begin anew with another system message
+  /reset         begin anew
+  /result TEXT   the result of the next tool call of the last answer; after the last one the model goes on
+  /exit          leave (so does the end of the input)
+
+Ctrl-C ends an answer; at the prompt it leaves with exit code 130.
+
+Examples:
+  weft chat -m models/k3-mini
+  printf 'What is the capital of Chile?\nAnd of Brazil?\n' | weft chat -m models/k3-mini --temperature 0)";
+
+constexpr const char* kCommands =
+    "commands: /system TEXT, /reset, /result TEXT, /exit; a message that begins with a slash: //...";
+
+struct Flags {
+  ModelFlags model;
+  SamplingFlags sampling;
+  PromptFlags prompt;
+  bool show_reasoning = false;
+};
+
+class Conversation {
+ public:
+  Conversation(const Flags& flags, Model& model, PromptChoice prompt)
+      : flags_(flags), model_(model), prompt_(std::move(prompt)) {
+    begin();
+  }
+
+  // False when the conversation is over.
+  bool take(const std::string& line) {
+    if (line.starts_with("//")) {
+      say(line.substr(1));
+    } else if (line.starts_with('/')) {
+      return run(line);
+    } else if (!line.empty()) {
+      say(line);
+    }
+    return true;
+  }
+
+ private:
+  void begin() {
+    const RequestChoice request = build_request(prompt_, true);
+    sampling_ = flags_.sampling.choice.or_else(model_.defaults());
+    session_ = std::make_unique<ChatSession>(model_, request.request);
+    open_calls_.clear();
+  }
+
+  bool run(const std::string& line) {
+    const size_t space = line.find(' ');
+    const std::string command = line.substr(0, space);
+    const std::string rest = line.substr(std::min(space, line.size() - 1) + 1);
+    if (command == "/exit") return false;
+    if (command == "/reset") {
+      begin();
+    } else if (command == "/system") {
+      prompt_.system = rest;
+      begin();
+    } else if (command == "/result") {
+      give_result(rest);
+    } else {
+      write_note(kCommands);
+    }
+    return true;
+  }
+
+  void say(std::string text) {
+    session_->add_user(std::move(text));
+    answer();
+  }
+
+  void give_result(const std::string& text) {
+    if (open_calls_.empty()) {
+      write_note("note: no tool call waits for a result");
+      return;
+    }
+    ChatMessage message;
+    message.role = Role::tool;
+    message.tool_call_id = open_calls_.front().id;
+    message.tool = open_calls_.front().name;
+    message.content.push_back(text);
+    session_->add(std::move(message));
+    open_calls_.erase(open_calls_.begin());
+    if (open_calls_.empty()) answer();
+  }
+
+  void answer() {
+    AnswerPrinter printer(flags_.show_reasoning || errors_are_terminal());
+    AnswerOptions options;
+    options.turn.sampling = sampling_.resolve();
+    options.turn.max_tokens = flags_.sampling.max_tokens;
+    options.prefill_chunk = flags_.model.prefill_chunk;
+    options.cancelled = &interrupt_flag();
+    options.on_prompt = [&](int64_t done, int64_t total) { printer.prompt_progress(done, total); };
+    options.on_event = [&](const ChatEvent& event) { printer.print(event); };
+    const TurnResult result = session_->answer(options);
+    printer.finish(true);
+    for (const std::string& note : result.notes) write_note("note: " + note);
+    write_note(summary_line(model_, result));
+    open_calls_ = result.answer.tool_calls;
+    if (result.end == TurnEnd::cancelled) forget_interrupt();
+  }
+
+  const Flags& flags_;
+  Model& model_;
+  PromptChoice prompt_;
+  SamplingChoice sampling_;
+  std::unique_ptr<ChatSession> session_;
+  std::vector<ToolCall> open_calls_;
+};
+
+ExitCode chat(const Flags& flags) {
+  const PromptChoice prompt = flags.prompt.choice();
+  watch_interrupts();
+  const std::unique_ptr<Model> model = flags.model.load();
+  Conversation conversation(flags, *model, prompt);
+  const bool interactive = input_is_terminal() && errors_are_terminal();
+  for (;;) {
+    if (interactive) write_error_stream("> ");
+    const std::optional<std::string> line = read_line();
+    if (!line) break;
+    if (!conversation.take(*line)) return kExitSuccess;
+  }
+  if (interactive) write_error_stream("\n");
+  return interrupt_flag().load() ? kExitInterrupted : kExitSuccess;
+}
+
+}  // namespace
+
+void add_chat(CLI::App& app, Command& command) {
+  auto flags = std::make_shared<Flags>();
+  CLI::App* sub = app.add_subcommand("chat", "Talk with the model; it keeps its state");
+  sub->footer(kExamples);
+  flags->model.add(*sub);
+  flags->prompt.add(*sub);
+  flags->sampling.add(*sub);
+  sub->add_flag("--show-reasoning", flags->show_reasoning,
+                "Write the reasoning to standard error, also when it is no terminal");
+  sub->callback([flags, &command] { command.run = [flags] { return chat(*flags); }; });
+}
+
+}  // namespace weft

@@ -1,0 +1,75 @@
+#include "app/flags.h"
+
+#include <CLI/CLI.hpp>
+
+#include "app/command.h"
+#include "app/terminal.h"
+
+namespace weft {
+
+void ModelFlags::add(CLI::App& app, bool with_prefill_chunk) {
+  app.add_option("-m,--model", dir, "Folder of the checkpoint")->required()->type_name("DIR");
+  app.add_option("--profile", profile, "Numbers: exact (float32) or bf16; default: exact below 1 GiB of weights, else bf16")
+      ->check(CLI::IsMember({"exact", "bf16"}));
+  app.add_option("--threads", threads, "Worker threads of each stage; default: all cores")->check(CLI::Range(1, 1024));
+  if (with_prefill_chunk) {
+    app.add_option("--prefill-chunk,--pp-prefill-chunk", prefill_chunk, "Prompt tokens of one step; changes no result")
+        ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
+        ->capture_default_str();
+  }
+  app.add_option("--pp-layers", pp_layers, "Layers of each stage, as in 0-3,4-7 or 4+4; stages are threads of this process");
+  app.add_option("--pp-size", pp_size, "Number of stages, split by the plan")->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
+  app.add_flag("--reference", reference, "The plain scalar operators: slow, for comparison");
+}
+
+ModelOptions ModelFlags::options() const {
+  ModelOptions made;
+  made.dir = dir;
+  if (profile == "exact") made.profile = ops::Profile::exact;
+  if (profile == "bf16") made.profile = ops::Profile::bf16;
+  made.backend = reference ? ops::Backend::reference : ops::Backend::cpu;
+  made.threads = threads;
+  made.pp_layers = pp_layers;
+  made.pp_size = pp_size;
+  return made;
+}
+
+std::unique_ptr<Model> ModelFlags::load() const {
+  std::unique_ptr<Model> model = while_loading([&] { return Model::load(options()); });
+  for (const std::string& note : model->notes()) write_note("note: " + note);
+  return model;
+}
+
+void SamplingFlags::add(CLI::App& app) {
+  CLI::Option_group* group = app.add_option_group("Sampling", "Default: generation_config.json of the model, then those named");
+  group->add_option("--temperature", choice.temperature, "0: greedy, the most likely token; up to 2 (default 1)");
+  group->add_option("--top-p", choice.top_p, "Smallest set of tokens with this probability (default 1: off)");
+  group->add_option("--top-k", choice.top_k, "The k most likely tokens (default 0: off)");
+  group->add_option("--min-p", choice.min_p, "Tokens of at least this share of the best one's probability (default 0: off)");
+  group->add_option("--repetition-penalty", choice.repetition_penalty, "Divides logits of tokens seen (default 1: off)");
+  group->add_option("--frequency-penalty", choice.frequency_penalty, "Per generated occurrence, -2 to 2 (default 0)");
+  group->add_option("--presence-penalty", choice.presence_penalty, "Once for generated tokens, -2 to 2 (default 0)");
+  group->add_option("--seed", choice.seed, "Of the draws; default: random, shown by --json");
+  app.add_option("-n,--max-tokens", max_tokens, "Most tokens to generate; default: what the context leaves")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
+}
+
+void PromptFlags::add(CLI::App& app) {
+  app.add_option("--system", system, "System message")->type_name("TEXT");
+  app.add_option("--tools", tools_file, "JSON array of tools as in the OpenAI API ('-': standard input)")->type_name("FILE");
+  app.add_option("--thinking", thinking, "Whether the model thinks before it answers (default on)")
+      ->check(CLI::IsMember({"on", "off"}));
+  app.add_option("--thinking-effort", thinking_effort, "low, high or max (default max)")
+      ->check(CLI::IsMember({"low", "high", "max"}));
+}
+
+PromptChoice PromptFlags::choice() const {
+  PromptChoice made;
+  made.system = system;
+  if (!tools_file.empty()) made.tools = read_input(tools_file);
+  if (thinking) made.thinking = *thinking == "on";
+  made.thinking_effort = thinking_effort;
+  return made;
+}
+
+}  // namespace weft

@@ -1,0 +1,48 @@
+// Groups of flags that several subcommands have.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "app/command.h"
+#include "engine/chat_session.h"
+#include "engine/model.h"
+#include "engine/prompt_choice.h"
+
+namespace weft {
+
+struct ModelFlags {
+  std::string dir;
+  std::string profile;
+  std::string pp_layers;
+  std::optional<int64_t> pp_size;
+  int threads = 0;
+  int64_t prefill_chunk = 512;
+  bool reference = false;
+
+  void add(CLI::App& app, bool with_prefill_chunk = true);
+  [[nodiscard]] ModelOptions options() const;
+  // Loads with the exit codes of loading; notes go to standard error.
+  [[nodiscard]] std::unique_ptr<Model> load() const;
+};
+
+struct SamplingFlags {
+  SamplingChoice choice;
+  std::optional<int64_t> max_tokens;
+
+  void add(CLI::App& app);
+};
+
+struct PromptFlags {
+  std::optional<std::string> system;
+  std::string tools_file;
+  std::optional<std::string> thinking;  // on, off
+  std::optional<std::string> thinking_effort;
+
+  void add(CLI::App& app);
+  [[nodiscard]] PromptChoice choice() const;
+};
+
+}  // namespace weft

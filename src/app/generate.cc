@@ -1,0 +1,90 @@
+// weft generate: one answer to one request.
+#include <CLI/CLI.hpp>
+
+#include "app/answer_printer.h"
+#include "app/command.h"
+#include "app/flags.h"
+#include "app/terminal.h"
+#include "engine/answer_json.h"
+#include "engine/chat_session.h"
+
+namespace weft {
+namespace {
+
+constexpr const char* kExamples = R"(Examples:
+  The answer to a question, always the most likely token:
+    weft generate -m models/k3-mini -p "What is 17 * 23? Answer with the number only." --temperature 0
+
+  See how the model got there (the reasoning goes to standard error):
+    weft generate -m models/k3-mini -p "What is 17 * 23?" --temperature 0 --show-reasoning
+
+  Tools: a call comes as a line of JSON, {"name": "get_weather", "arguments": {"city": "Tokyo"}}:
+    weft generate -m models/k3-mini -p "What is the weather in Tokyo?" --tools tools.json --temperature 0
+
+  A whole conversation, with the result as JSON:
+    weft generate -m models/k3-mini --messages conversation.json --json
+
+  The model's layers on two stages, which are threads of this process; the answer is the same:
+    weft generate -m models/k3-mini -p "Hello" --seed 1 --pp-layers 0-5,6-11
+
+Content goes to standard output, everything else to standard error. Ctrl-C ends the answer and keeps what was
+written (exit code 130).)";
+
+struct Flags {
+  ModelFlags model;
+  SamplingFlags sampling;
+  PromptFlags prompt;
+  std::optional<std::string> text;
+  std::string messages_file;
+  bool show_reasoning = false;
+  bool json = false;
+};
+
+ExitCode generate(const Flags& flags) {
+  PromptChoice choice = flags.prompt.choice();
+  choice.prompt = flags.text;
+  if (!flags.messages_file.empty()) choice.messages = read_input(flags.messages_file);
+  const RequestChoice request = build_request(choice);
+  watch_interrupts();
+  const std::unique_ptr<Model> model = flags.model.load();
+
+  AnswerPrinter printer(flags.show_reasoning);
+  AnswerOptions options;
+  options.turn.sampling = flags.sampling.choice.or_else(request.sampling).or_else(model->defaults()).resolve();
+  options.turn.max_tokens = flags.sampling.max_tokens ? flags.sampling.max_tokens : request.max_tokens;
+  options.prefill_chunk = flags.model.prefill_chunk;
+  options.cancelled = &interrupt_flag();
+  options.on_prompt = [&](int64_t done, int64_t total) { printer.prompt_progress(done, total); };
+  options.on_event = [&](const ChatEvent& event) {
+    if (!flags.json) printer.print(event);
+    if (flags.json && event.kind == ChatEvent::Kind::reasoning) printer.print(event);
+  };
+  ChatSession session(*model, request.request);
+  const TurnResult result = session.answer(options);
+  printer.finish(false);
+  if (flags.json) write_json_output(result_json(*model, result, request.request.thinking));
+  for (const std::string& note : result.notes) write_note("note: " + note);
+  write_note(summary_line(*model, result));
+  return result.end == TurnEnd::cancelled ? kExitInterrupted : kExitSuccess;
+}
+
+}  // namespace
+
+void add_generate(CLI::App& app, Command& command) {
+  auto flags = std::make_shared<Flags>();
+  CLI::App* sub = app.add_subcommand("generate", "Answer one request");
+  sub->footer(kExamples);
+  flags->model.add(*sub);
+  CLI::Option_group* input = sub->add_option_group("Request", "One of these");
+  input->add_option("-p,--prompt", flags->text, "Text of the user's message")->type_name("TEXT");
+  input->add_option("--messages", flags->messages_file, "JSON: an array of messages, or a chat request ('-': standard input)")
+      ->type_name("FILE");
+  input->require_option(1);
+  flags->prompt.add(*sub);
+  flags->sampling.add(*sub);
+  sub->add_flag("--show-reasoning", flags->show_reasoning, "Write the reasoning to standard error as it arrives");
+  sub->add_flag("--json", flags->json, "One JSON object: content, reasoning_content, tool_calls, finish_reason, usage, weft");
+  sub->callback([flags, &command] { command.run = [flags] { return generate(*flags); }; });
+}
+
+}  // namespace weft

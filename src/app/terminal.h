@@ -1,0 +1,57 @@
+// Standard streams: results to standard output, everything else to standard error.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "base/json.h"
+
+namespace weft {
+
+[[nodiscard]] bool output_is_terminal();
+[[nodiscard]] bool errors_are_terminal();
+[[nodiscard]] bool input_is_terminal();
+
+// Writes and flushes. Throws unavailable when standard output does not take it.
+void write_output(std::string_view text);
+// Pretty JSON and a line break. Text that is not well-formed UTF-8 comes with U+FFFD.
+void write_json_output(const Json& json);
+// A line on standard error; the status line is cleared before.
+void write_note(std::string_view line);
+// Text on standard error as it is.
+void write_error_stream(std::string_view text);
+
+// One line on standard error that is written over, on a terminal only. It takes at most ten updates a second.
+class StatusLine {
+ public:
+  StatusLine() = default;
+  ~StatusLine() { clear(); }
+  StatusLine(const StatusLine&) = delete;
+  StatusLine& operator=(const StatusLine&) = delete;
+
+  // "prompt 512/2048 (25 %), 180/s, 9 s left"
+  void progress(std::string_view what, int64_t done, int64_t total);
+  void clear();
+
+ private:
+  std::optional<double> begun_;  // seconds
+  int64_t first_ = 0;
+  double shown_ = 0.0;
+  bool visible_ = false;
+};
+
+// The contents of a file, or of standard input for "-".
+[[nodiscard]] std::string read_input(const std::string& path);
+
+// Ctrl-C sets the flag; a second one ends the process at once with exit code 130.
+[[nodiscard]] const std::atomic<bool>& interrupt_flag();
+void watch_interrupts();
+void forget_interrupt();  // for a program that goes on
+
+// A line of standard input without its end; nothing at the end of the input or when Ctrl-C came while waiting.
+[[nodiscard]] std::optional<std::string> read_line();
+
+}  // namespace weft
