@@ -470,6 +470,12 @@ void Checkpoint::check_small_tensors(LayerRange range) const {
   }
 }
 
+std::optional<LayerIndex> Checkpoint::layer_of(std::string_view stored_name) {
+  if (stored_name.starts_with(kPrefix)) stored_name.remove_prefix(kPrefix.size());
+  const std::optional<int64_t> number = layer_number(stored_name);
+  return number ? std::optional(LayerIndex(*number)) : std::nullopt;
+}
+
 bool Checkpoint::has(std::string_view name) const {
   const std::optional<Impl::Place> place = impl_->locate(name);
   if (!place) return false;

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -99,6 +100,9 @@ class Checkpoint {
 
   // Reads and checks every tensor of the stage but the matrices: vector_f32() and a_log() of each.
   void check_small_tensors(LayerRange range) const;
+
+  // The layer that a stored tensor's name speaks of, in any spelling: N of "model.layers.N."; saturated.
+  [[nodiscard]] static std::optional<LayerIndex> layer_of(std::string_view stored_name);
 
   // Whether the stage `range` owns the row.
   [[nodiscard]] bool owns(LayerRange range, const ParamSpec& spec) const;
