@@ -21,7 +21,7 @@ struct InspectOptions {
   bool allow_unknown_tensors = false;
   bool rebuild_index = false;
   int threads = 2;
-  std::function<void(int64_t done, int64_t total)> progress;  // of --verify, in bytes; never called by two threads at once
+  std::function<void(int64_t done, int64_t total)> progress = {};  // of --verify, in bytes; never called by two threads at once
 };
 
 struct Inspection {
