@@ -1,5 +1,6 @@
 // The unit vectors of K3 spec 8.3, on every back end. Tolerance 1e-6 relative to max(1, |value|): the vectors are float64
 // results and the operators compute in float32.
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cmath>
@@ -192,6 +193,25 @@ TEST_P(Vectors, Router) {
   }
   route(exact_, {2, false, 1.0F}, logits.view(), bias.view(), ids.mutable_view(), weights.mutable_view());
   expect_values(weights, {0.268941421, 0.668187772}, kTolerance);
+}
+
+// K3 spec 3.7: experts are added in ascending index. (1e8 y - 1e8 y) + y = y in float32; any other order gives 0.
+TEST_P(Vectors, MoeAddsExpertsInAscendingOrder) {
+  Random random(9);
+  const TestWeight first = random_weight(random, WeightFormat::bf16, 32, 32);
+  const TestWeight second = random_weight(random, WeightFormat::bf16, 32, 32);
+  const std::vector<ExpertView> experts(5, ExpertView{first.view(), second.view(), first.view()});
+  const Tensor z = weft::ops::random(random, {2, 32});
+  Tensor ids = Tensor::zeros(DType::i32, {2, 3});
+  std::ranges::copy(std::array<int32_t, 6>{0, 2, 3, 1, 2, 4}, ids.as<int32_t>().begin());
+  const Tensor weights = f32({2, 3}, {1e8F, -1e8F, 1, 1e8F, -1e8F, 1});
+  Tensor out = empty({2, 32});
+  moe(exact_, {Activation::Kind::situ, 4.0F, 25.0F}, z.view(), ids.view(), weights.view(), experts, out.mutable_view());
+  Tensor one_id = Tensor::zeros(DType::i32, {2, 1});
+  const Tensor one = f32({2, 1}, {1, 1});
+  Tensor y = empty({2, 32});
+  moe(exact_, {Activation::Kind::situ, 4.0F, 25.0F}, z.view(), one_id.view(), one.view(), experts, y.mutable_view());
+  expect_same_bits(out.view(), y.view(), "sum");
 }
 
 TEST_P(Vectors, RmsNormRounding) {

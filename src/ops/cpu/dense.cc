@@ -226,18 +226,23 @@ HWY_INLINE void panel_block(const float* HWY_RESTRICT panel, const float* const*
   }
 }
 
-// All rows and outputs of a panel. 12 sums of registers (24 with 16-lane vectors): 3 rows by 2 (4) outputs.
-HWY_NOINLINE void panel_rows(const float* panel, int64_t outputs, const float* const* x, int64_t rows, int64_t steps,
-                             float* sums) {
-  constexpr int kOut = kVecs == 1 ? 4 : 2;
-  for (int64_t i = 0; i < outputs; i += kOut) {
-    const float* part = panel + i * kPanelColumns;
-    float* to = sums + i * kVirtual;
-    int64_t r = 0;
-    for (; r + 3 <= rows; r += 3) panel_block<3, kOut>(part, x + r, steps, to + r * kPanelOutputs * kVirtual);
-    if (rows - r == 2) panel_block<2, kOut>(part, x + r, steps, to + r * kPanelOutputs * kVirtual);
-    if (rows - r == 1) panel_block<1, kOut>(part, x + r, steps, to + r * kPanelOutputs * kVirtual);
+// 12 sums in registers (of 16; 24 with 16-lane vectors): 3 rows by 2 (4) outputs.
+constexpr int kBlockOutputs = kVecs == 1 ? 4 : 2;
+
+// kRows rows and all outputs of a panel: the rows' columns stay in L1 beside the panel.
+template <int kRows>
+HWY_NOINLINE void panel_outputs(const float* panel, int64_t outputs, const float* const* x, int64_t steps, float* sums) {
+  for (int64_t i = 0; i < outputs; i += kBlockOutputs) {
+    panel_block<kRows, kBlockOutputs>(panel + i * kPanelColumns, x, steps, sums + i * kVirtual);
   }
+}
+
+void panel_rows(const float* panel, int64_t outputs, const float* const* x, int64_t rows, int64_t steps, float* sums) {
+  constexpr int64_t kRowSums = kPanelOutputs * kVirtual;
+  int64_t r = 0;
+  for (; r + 3 <= rows; r += 3) panel_outputs<3>(panel, outputs, x + r, steps, sums + r * kRowSums);
+  if (rows - r == 2) panel_outputs<2>(panel, outputs, x + r, steps, sums + r * kRowSums);
+  if (rows - r == 1) panel_outputs<1>(panel, outputs, x + r, steps, sums + r * kRowSums);
 }
 
 // Up to kPanelRows rows and kPanelOutputs outputs: each block of columns is decoded once for all rows.
