@@ -81,16 +81,18 @@ TEST_F(Errors, Indices) {
 
   const TestWeight part = random_weight(random_, WeightFormat::bf16, 32, 32);
   const TestWeight other = random_weight(random_, WeightFormat::bf16, 16, 32);
-  const std::vector<ExpertView> experts = {{part.view(), part.view(), part.view()}, {part.view(), part.view(), other.view()}};
+  const std::vector<ExpertView> experts = {{part.view(), part.view(), part.view()},
+                                           {part.view(), part.view(), part.view()},
+                                           {part.view(), part.view(), other.view()}};
   Tensor chosen = Tensor::zeros(DType::i32, {2, 2});
   const Tensor weights = empty({2, 2});
   const auto run = [&](std::initializer_list<int32_t> values) {
     std::copy(values.begin(), values.end(), chosen.as<int32_t>().begin());
     moe(context_, {}, a_.view(), chosen.view(), weights.view(), experts, y_.mutable_view());
   };
-  expect_error([&] { run({0, 2, 0, 1}); }, "[moe] row 0: wanted an expert in [0, 2), found 2");
+  expect_error([&] { run({0, 3, 0, 1}); }, "[moe] row 0: wanted an expert in [0, 3), found 3");
   expect_error([&] { run({1, 0, 0, 1}); }, "[moe] row 0: wanted ascending experts, found 0 after 1");
-  expect_error([&] { run({0, 1, 0, 1}); }, "[moe] expert 1 w3: wanted [32, 32], found [16, 32]");
+  expect_error([&] { run({0, 1, 0, 2}); }, "[moe] expert 2 w3: wanted [32, 32], found [16, 32]");
 
   Tensor logits = empty({2, 4});
   logits.as<float>()[5] = std::nanf("");
