@@ -150,12 +150,12 @@ class Writer {
       std::vector<Planned> tensors;
       for (const ParamSpec& p : table)
         if (p.owner == Owner::layer && p.layer == LayerIndex(l)) plan(p, tensors);
-      write(l + 1, std::move(tensors));
+      write(l + 1, tensors);
     }
     std::vector<Planned> ends;
     for (const ParamSpec& p : table)
       if (p.owner != Owner::layer) plan(p, ends);
-    write(config_.layer_count + 1, std::move(ends));
+    write(config_.layer_count + 1, ends);
     if (vision) {
       write(files_ - 1, vision_tower());
       write(files_, projector());
@@ -247,7 +247,7 @@ class Writer {
             {{"mm_projector.post_norm.weight", DType::bf16, {kPublishedHidden}}, Fill::ones, 0.0F, 0, 0}};
   }
 
-  void write(int64_t number, std::vector<Planned> tensors) {
+  void write(int64_t number, const std::vector<Planned>& tensors) {
     const std::string file = fmt::format("model-{:05}-of-{:06}.safetensors", number, files_);
     std::vector<TensorSpec> specs;
     std::map<std::string_view, const Planned*> by_name;

@@ -29,7 +29,8 @@ inline constexpr int64_t kDirectRows = 4;  // up to here weights are decoded int
 // Half of 2^(code - 127): the integer table below holds twice the E2M1 values. All products are exact.
 constexpr std::array<float, 256> make_half_scales() {
   std::array<float, 256> table{};
-  for (size_t code = 0; code < 256; ++code) table[code] = e8m0_to_f32(static_cast<uint8_t>(code)) * 0.5F;
+  for (size_t code = 0; code < 255; ++code) table[code] = e8m0_to_f32(static_cast<uint8_t>(code)) * 0.5F;
+  table[255] = e8m0_to_f32(255);  // NaN, with which clang does no constant arithmetic
   return table;
 }
 inline constexpr std::array<float, 256> kHalfScales = make_half_scales();
