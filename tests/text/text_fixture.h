@@ -27,15 +27,17 @@ inline const Json& xtml_cases() {
   return cases;
 }
 
+inline std::filesystem::path mini_folder() { return std::filesystem::path(WEFT_SOURCE_DIR) / "models/k3-mini"; }
+
 inline KimiTokenizer::Files mini_files() {
-  return {.tiktoken_model = read_text_file(fixture("kimi_mini/tiktoken.model")),
-          .tokenizer_config = read_text_file(fixture("kimi_mini/tokenizer_config.json")),
+  return {.tiktoken_model = read_text_file(mini_folder() / "tiktoken.model"),
+          .tokenizer_config = read_text_file(mini_folder() / "tokenizer_config.json"),
           .config = std::nullopt,
-          .generation_config = read_text_file(fixture("kimi_mini/generation_config.json"))};
+          .generation_config = read_text_file(mini_folder() / "generation_config.json")};
 }
 
 inline const KimiTokenizer& mini() {
-  static const KimiTokenizer tokenizer = KimiTokenizer::load(fixture("kimi_mini"));
+  static const KimiTokenizer tokenizer = KimiTokenizer::load(mini_folder());
   return tokenizer;
 }
 
