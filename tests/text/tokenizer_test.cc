@@ -13,6 +13,7 @@
 #include "text/pre_tokenizer.h"
 #include "text/rank_table.h"
 #include "text/text_fixture.h"
+#include "text/toy_vocabulary.h"
 #include "text/utf8.h"
 
 namespace weft {
@@ -20,18 +21,11 @@ namespace {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
+using text_test::base64;
 using text_test::ids_of;
 using text_test::mini;
 using text_test::mini_files;
 using text_test::tokenizer_cases;
-
-std::string base64(std::string_view bytes) {
-  std::string out(4 * ((bytes.size() + 2) / 3) + 1, '\0');
-  const int length = EVP_EncodeBlock(reinterpret_cast<unsigned char*>(out.data()),
-                                     reinterpret_cast<const unsigned char*>(bytes.data()), static_cast<int>(bytes.size()));
-  out.resize(static_cast<size_t>(length));
-  return out;
-}
 
 std::string sha256_of_ids(const std::vector<TokenId>& ids) {
   std::string joined;
