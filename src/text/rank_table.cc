@@ -30,21 +30,15 @@ uint64_t mix(uint64_t a, uint64_t b) {
   return static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64);
 }
 
-// Reads whole words that overlap at the end instead of single bytes (as wyhash does).
-uint64_t hash_bytes(std::string_view bytes) {
-  constexpr uint64_t kA = 0x9E3779B97F4A7C15;
-  constexpr uint64_t kB = 0xD1B54A32D192ED03;
+// The first 8 bytes as one word, padded with zeros; words that overlap instead of a loop over bytes.
+uint64_t head_of(std::string_view bytes) {
   const char* p = bytes.data();
   const size_t n = bytes.size();
-  uint64_t state = n * kB;
-  if (n <= 3) {
-    const auto at = [&](size_t i) { return static_cast<uint64_t>(static_cast<uint8_t>(p[i])); };
-    return n == 0 ? 0 : mix(state ^ (at(0) << 16 | at(n / 2) << 8 | at(n - 1)) ^ kA, kB);
-  }
-  if (n <= 8) return mix(state ^ (static_cast<uint64_t>(load32(p)) << 32 | load32(p + n - 4)) ^ kA, kB);
-  size_t i = 0;
-  for (; i + 8 < n; i += 8) state = mix(state ^ load64(p + i) ^ kA, kB);
-  return mix(state ^ load64(p + n - 8) ^ kB, kA);
+  if (n >= 8) return load64(p);
+  if (n >= 4) return load32(p) | static_cast<uint64_t>(load32(p + n - 4)) << (8 * (n - 4));
+  if (n == 0) return 0;
+  const auto at = [&](size_t i) { return static_cast<uint64_t>(static_cast<uint8_t>(p[i])) << (8 * i); };
+  return at(0) | at(n / 2) | at(n - 1);
 }
 
 constexpr std::array<int8_t, 256> kBase64 = [] {
@@ -144,18 +138,36 @@ RankTable RankTable::parse(std::string_view file, std::string_view place) {
   return table;
 }
 
+RankTable::Key RankTable::key_of(std::string_view bytes) {
+  constexpr uint64_t kA = 0x9E3779B97F4A7C15;
+  constexpr uint64_t kB = 0xD1B54A32D192ED03;
+  const size_t n = bytes.size();
+  Key key{head_of(bytes), 0, 0};
+  key.hash = mix(key.head ^ kA, kB ^ n);
+  if (n > 8) {
+    for (size_t i = 8; i + 8 < n; i += 8) key.hash = mix(key.hash ^ load64(bytes.data() + i), kB);
+    key.hash = mix(key.hash ^ load64(bytes.data() + n - 8), kA);
+  }
+  key.tag = static_cast<uint32_t>(std::min<size_t>(n, 255)) << 24 | static_cast<uint32_t>(key.hash >> 40);
+  return key;
+}
+
+size_t RankTable::slot_of(std::string_view token, const Key& key) const {
+  const size_t mask = slots_.size() - 1;
+  size_t i = key.hash & mask;
+  for (; slots_[i].id >= 0; i = (i + 1) & mask) {
+    if (slots_[i].tag == key.tag && slots_[i].head == key.head && (token.size() <= 8 || bytes(slots_[i].id) == token)) break;
+  }
+  return i;
+}
+
 void RankTable::insert(TokenId id, std::string_view place, int64_t line) {
   const std::string_view token = bytes(id);
-  const uint64_t hash = hash_bytes(token);
-  const size_t mask = slots_.size() - 1;
-  const auto tag = static_cast<uint32_t>(hash >> 32);
-  size_t i = hash & mask;
-  for (; slots_[i].id >= 0; i = (i + 1) & mask) {
-    if (slots_[i].tag == tag && bytes(slots_[i].id) == token)
-      fail(ErrorKind::bad_checkpoint, place, "line {}: wanted each byte string once, found that of rank {} again", line,
-           slots_[i].id);
-  }
-  slots_[i] = {tag, id};
+  const Key key = key_of(token);
+  Slot& slot = slots_[slot_of(token, key)];
+  if (slot.id >= 0)
+    fail(ErrorKind::bad_checkpoint, place, "line {}: wanted each byte string once, found that of rank {} again", line, slot.id);
+  slot = {key.head, key.tag, id};
   longest_ = std::max(longest_, token.size());
   const auto byte = [&](size_t k) { return static_cast<uint8_t>(token[k]); };
   if (token.size() == 1) byte_ids_[byte(0)] = id;
@@ -163,14 +175,8 @@ void RankTable::insert(TokenId id, std::string_view place, int64_t line) {
 }
 
 TokenId RankTable::find(std::string_view token) const {
-  if (token.size() > longest_) return -1;
-  const uint64_t hash = hash_bytes(token);
-  const size_t mask = slots_.size() - 1;
-  const auto tag = static_cast<uint32_t>(hash >> 32);
-  for (size_t i = hash & mask; slots_[i].id >= 0; i = (i + 1) & mask) {
-    if (slots_[i].tag == tag && bytes(slots_[i].id) == token) return slots_[i].id;
-  }
-  return -1;
+  if (token.size() > longest_ || token.empty()) return -1;
+  return slots_[slot_of(token, key_of(token))].id;
 }
 
 void RankTable::encode_piece(std::string_view piece, std::vector<TokenId>& out, Scratch& scratch) const {
@@ -186,9 +192,10 @@ void RankTable::encode_piece(std::string_view piece, std::vector<TokenId>& out, 
 
 void RankTable::merge_short(std::string_view piece, std::vector<TokenId>& out) const {
   constexpr uint32_t kNoMerge = 0xFFFFFFFF;
+  // Parts in order, kept dense so that the search for the lowest rank is one pass over `merged`.
+  std::array<uint32_t, kShortPiece> merged;    // rank of part i and part i + 1 together
   std::array<uint8_t, kShortPiece + 1> start;  // of each part; [count] is the end of the piece
   std::array<TokenId, kShortPiece> token;
-  std::array<uint32_t, kShortPiece> merged;  // rank of part i and part i + 1 together
   size_t count = piece.size();
   const auto byte = [&](size_t i) { return static_cast<uint8_t>(piece[i]); };
   for (size_t i = 0; i < count; ++i) {
@@ -197,24 +204,16 @@ void RankTable::merge_short(std::string_view piece, std::vector<TokenId>& out) c
     merged[i] = i + 1 < count ? static_cast<uint32_t>(pair_ids_[static_cast<size_t>(byte(i)) << 8 | byte(i + 1)]) : kNoMerge;
   }
   start[count] = static_cast<uint8_t>(count);
-  while (true) {
-    uint32_t lowest = kNoMerge;
-    size_t at = 0;
-    for (size_t i = 0; i + 1 < count; ++i) {
-      if (merged[i] < lowest) {
-        lowest = merged[i];
-        at = i;
-      }
-    }
-    if (lowest == kNoMerge) break;
-    token[at] = static_cast<TokenId>(lowest);
-    for (size_t i = at + 1; i + 1 < count; ++i) {
-      start[i] = start[i + 1];
-      token[i] = token[i + 1];
-      merged[i] = merged[i + 1];
-    }
+  while (count > 1) {
+    const auto lowest = std::min_element(merged.begin(), merged.begin() + static_cast<std::ptrdiff_t>(count - 1));
+    if (*lowest == kNoMerge) break;
+    const auto at = static_cast<size_t>(lowest - merged.begin());
+    token[at] = static_cast<TokenId>(*lowest);
+    const size_t after = count - at - 2;  // parts behind the merged pair
+    std::memmove(&start[at + 1], &start[at + 2], after + 1);
+    std::memmove(&token[at + 1], &token[at + 2], after * sizeof(TokenId));
+    std::memmove(&merged[at], &merged[at + 1], (after + 1) * sizeof(uint32_t));
     --count;
-    start[count] = static_cast<uint8_t>(piece.size());
     const auto rank_of = [&](size_t i) {
       if (i + 1 >= count) return kNoMerge;
       return static_cast<uint32_t>(find(piece.substr(start[i], static_cast<size_t>(start[i + 2] - start[i]))));

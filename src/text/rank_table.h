@@ -41,11 +41,21 @@ class RankTable {
   void encode_piece(std::string_view piece, std::vector<TokenId>& out, Scratch& scratch) const;
 
  private:
+  // One cache line serves four slots, and a token of up to 8 bytes is compared without going to the arena.
   struct Slot {
-    uint32_t tag = 0;
-    TokenId id = -1;
+    uint64_t head = 0;  // the first 8 bytes, padded with zeros
+    uint32_t tag = 0;   // length (at most 255) and bits of the hash
+    TokenId id = -1;    // -1: free
+  };
+  struct Key {
+    uint64_t head;
+    uint64_t hash;
+    uint32_t tag;
   };
 
+  static Key key_of(std::string_view bytes);
+  // The slot that holds `bytes`, or the free one where it would go.
+  [[nodiscard]] size_t slot_of(std::string_view bytes, const Key& key) const;
   void insert(TokenId id, std::string_view place, int64_t line);
   void merge_short(std::string_view piece, std::vector<TokenId>& out) const;
   void merge_long(std::string_view piece, std::vector<TokenId>& out, Scratch& scratch) const;
