@@ -98,6 +98,24 @@ TEST(ParamTable, NamesAreUniqueAndOwned) {
   }
 }
 
+// K3 spec 6. "heads" are rows too, whole heads of them.
+TEST(ParamTable, Splits) {
+  const std::map<std::string, Split> wanted = {
+      {"kda.q_proj", Split::rows},          {"kda.g_proj", Split::rows},         {"kda.f_b_proj", Split::rows},
+      {"kda.f_a_proj", Split::replicated},  {"kda.b_proj", Split::heads},        {"kda.v_conv", Split::rows},
+      {"kda.a_log", Split::heads},          {"kda.dt_bias", Split::rows},        {"kda.o_norm", Split::replicated},
+      {"kda.o_proj", Split::cols},          {"mla.q_a_proj", Split::replicated}, {"mla.q_a_norm", Split::replicated},
+      {"mla.kv_a_proj", Split::replicated}, {"mla.q_b_proj", Split::heads},      {"mla.kv_b_proj", Split::heads},
+      {"mla.g_proj", Split::heads},         {"mla.o_proj", Split::cols},         {"mlp.gate_proj", Split::rows},
+      {"mlp.down_proj", Split::cols},       {"moe.shared.up_proj", Split::rows}, {"moe.shared.down_proj", Split::cols},
+      {"moe.expert.w1", Split::rows},       {"moe.expert.w3", Split::rows},      {"moe.expert.w2", Split::cols},
+      {"moe.gate", Split::replicated},      {"moe.bias", Split::replicated},     {"moe.latent_down", Split::replicated},
+      {"moe.latent_up", Split::replicated}, {"input_norm", Split::replicated},   {"attn_res.proj", Split::replicated}};
+  std::map<std::string, Split> found;
+  for (const ParamSpec& p : kimi_param_table(published())) found[p.role] = p.split;
+  for (const auto& [role, split] : wanted) EXPECT_EQ(found.at(role), split) << role;
+}
+
 TEST(ParamTable, ExpertName) {
   bool found = false;
   for (const ParamSpec& p : kimi_param_table(published()))

@@ -98,6 +98,9 @@ TEST(Synth, SmallModelLoads) {
   // File l+1 holds layer l.
   EXPECT_EQ(checkpoint.shards_of({LayerIndex(2), LayerIndex(3)}), std::vector<int64_t>{2});
 
+  const std::optional<TensorId> stored = checkpoint.inventory().find("language_model.model.layers.1.self_attn.A_log");
+  ASSERT_TRUE(stored.has_value());
+  EXPECT_EQ(checkpoint.inventory().shape(*stored), (Shape{32}));  // two heads and a zero tail up to the head size
   const Tensor a_log = checkpoint.a_log(LayerIndex(1));
   for (const float value : a_log.as<float>()) {
     EXPECT_GE(value, 0.0F);
