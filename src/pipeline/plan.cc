@@ -15,7 +15,11 @@ constexpr std::string_view kPlace = "plan";
 constexpr int64_t kExactBelow = 1LL << 30;  // weight bytes under which the default profile is exact
 constexpr double kImbalanceWarning = 1.5;   // distributed.md 3.6
 
+// Of what crosses a boundary.
 int64_t element_bytes(ops::Profile profile) { return profile == ops::Profile::exact ? 4 : 2; }
+
+// Of convolution rows and latents as a StatePool holds them: float32 in both profiles.
+constexpr int64_t kStateElementBytes = 4;
 
 void check_options(const PlanModel& model, const PlanOptions& options) {
   if (!(options.reserve_fraction >= 0.0 && options.reserve_fraction < 0.5))
@@ -52,8 +56,8 @@ class Pricer {
       const PlanModel::Layer& layer = model_.layers[static_cast<size_t>(l)];
       stage.weights += layer.weights;
       stage.read_per_token += layer.read;
-      stage.state_fixed += layer.state_f32 + layer.state_values * element_;
-      stage.state_per_token += layer.token_values * element_;
+      stage.state_fixed += layer.state_f32 + layer.state_values * kStateElementBytes;
+      stage.state_per_token += layer.token_values * kStateElementBytes;
       width = std::max(width, layer.width);
     }
     if (first) {

@@ -27,7 +27,7 @@ struct PlanModel {
     int64_t weights = 0;        // exact, as mapped
     int64_t read = 0;           // of those, what one decoded token reads (MoE: experts_per_token of the experts)
     int64_t state_f32 = 0;      // per sequence, kept float32 in both profiles (KDA state)
-    int64_t state_values = 0;   // per sequence, elements of 4 (exact) or 2 bytes (bf16): convolution rows
+    int64_t state_values = 0;   // per sequence, elements: convolution rows
     int64_t token_values = 0;   // per token, elements likewise: latents, keys and values
     int64_t width = 0;          // widest activation row, elements
     int64_t planes_before = 1;  // of the boundary on this layer's left: K + 1

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "pipeline/check.h"
+#include "pipeline/plan.h"
 
 #include "support/models.h"
 
@@ -101,6 +102,23 @@ TEST_P(Splits, MisuseIsNamed) {
 
 INSTANTIATE_TEST_SUITE_P(Cuts, Splits,
                          testing::Values(std::vector<int64_t>{}, std::vector<int64_t>{4}, std::vector<int64_t>{1, 7}));
+
+// What the plan says of a model and what the running model says are the same numbers.
+TEST(Plan, AgreesWithTheRunningModel) {
+  for (const auto& dir : {fixture("tiny-k3-8l"), fixture("tiny-kimi-linear"), k3_mini()}) {
+    const auto checkpoint = std::make_shared<const Checkpoint>(dir);
+    const auto executor = open_executor(checkpoint, {.cuts = {2}});
+    PlanOptions whole;
+    whole.stages = 1;
+    const Plan plan = make_plan(plan_model(*checkpoint), whole);
+    EXPECT_EQ(plan.read_per_token, executor->bytes_per_token().value) << dir;
+    StageOptions options;
+    options.layers = checkpoint->all_layers();
+    const StateLayout layout = make_stage(checkpoint, options)->states().layout();
+    EXPECT_EQ(plan.stages[0].state_fixed, layout.slot_floats() * 4) << dir;
+    EXPECT_EQ(plan.stages[0].state_per_token * ops::kPageTokens, layout.page_floats() * 4) << dir;
+  }
+}
 
 TEST(States, OfAnotherModelOrProfileAreRefused) {
   const TemporaryFolder folder;
