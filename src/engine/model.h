@@ -9,28 +9,16 @@
 #include <vector>
 
 #include "base/units.h"
+#include "engine/executor_loader.h"
 #include "engine/sampling_choice.h"
-#include "ops/context.h"
-#include "pipeline/executor.h"
 #include "text/chat.h"
 
 namespace weft {
 
-class Checkpoint;
-
-struct ModelOptions {
-  std::filesystem::path dir;
-  std::optional<ops::Profile> profile;  // absent: exact below 1 GiB of weights, else bf16 (design.md 4)
-  ops::Backend backend = ops::Backend::cpu;
-  int threads = 0;                 // worker threads of each stage; 0: the cores this process may use
-  std::string pp_layers;           // "0-3,4-7" or "4+4+4" (distributed.md 3.5); empty: by pp_size
-  std::optional<int64_t> pp_size;  // stages as threads of this process; absent: as pp_layers says, else 1
-};
-
 class Model {
  public:
-  // Opens the checkpoint and builds its stages. Throws bad_checkpoint and unsupported for the checkpoint, bad_input and
-  // plan_impossible for the options.
+  // Errors: load_executor, ChatFormat::load, read_generation_config; bad_checkpoint when the tokenizer has ids that the model
+  // lacks.
   static std::unique_ptr<Model> load(const ModelOptions& options);
   // The text side around any executor.
   Model(ChatFormat format, std::unique_ptr<Executor> executor, int64_t max_context, SamplingChoice defaults);

@@ -74,7 +74,8 @@ Task read_task(const JsonValue& entry, std::string_view file, size_t index) {
 
 bool same_arguments(const std::string& text, const Json& wanted) {
   try {
-    return parse_json(text, "arguments") == wanted;
+    // Json keeps the order of keys, which does not matter here.
+    return nlohmann::json(parse_json(text, "arguments")) == nlohmann::json(wanted);
   } catch (const Error&) {
     return false;  // what the model wrote is no JSON
   }

@@ -1,0 +1,41 @@
+// Stages of a checkpoint as threads of this process, behind an Executor.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/units.h"
+#include "ops/context.h"
+#include "pipeline/executor.h"
+
+namespace weft {
+
+class Checkpoint;
+
+struct ModelOptions {
+  std::filesystem::path dir;
+  std::optional<ops::Profile> profile;  // absent: exact below 1 GiB of weights, else bf16 (design.md 4)
+  ops::Backend backend = ops::Backend::cpu;
+  int threads = 0;                 // worker threads of each stage; 0: the cores this process may use
+  std::string pp_layers;           // "0-3,4-7" or "4+4+4" (distributed.md 3.5); empty: by pp_size
+  std::optional<int64_t> pp_size;  // stages as threads of this process; absent: as pp_layers says, else 1
+};
+
+struct LoadedExecutor {
+  std::shared_ptr<const Checkpoint> checkpoint;
+  std::unique_ptr<Executor> executor;
+  ops::Profile profile = ops::Profile::exact;
+  int threads = 1;  // of each stage
+  std::vector<LayerRange> stages;
+  ByteCount weight_bytes;
+};
+
+// Opens the checkpoint and builds its stages; needs no tokenizer. Throws bad_checkpoint and unsupported for the checkpoint,
+// bad_input and plan_impossible for the options.
+[[nodiscard]] LoadedExecutor load_executor(const ModelOptions& options);
+
+}  // namespace weft

@@ -1,0 +1,166 @@
+// How turns end, against an executor that writes what it is told.
+#include <gmock/gmock.h>
+
+#include "engine_fixture.h"
+#include "executors.h"
+
+namespace weft::engine_test {
+namespace {
+
+using ::testing::HasSubstr;
+
+struct Scripted {
+  explicit Scripted(const std::string& text, int64_t max_context = 4096)
+      : executor(new ScriptedExecutor(format().tokenizer().vocab_size() + 100, ids_of(text))),
+        model(ChatFormat::load(mini_dir()), std::unique_ptr<Executor>(executor), max_context, {}) {}
+
+  ScriptedExecutor* executor;  // the model's
+  Model model;
+};
+
+constexpr const char* kWhole =
+    "It is 4.<|close|>think<|sep|><|open|>response<|sep|>4<|close|>response<|sep|><|close|>message<|sep|><|end_of_msg|>";
+
+TEST(Turn, AClosedMessageEndsItWithoutItsEndToken) {
+  Scripted scripted(kWhole);
+  ChatSession session(scripted.model, ask("2 + 2?"));
+  const TurnResult result = session.answer(greedy());
+  EXPECT_EQ(result.answer.content, "4");
+  EXPECT_EQ(result.answer.reasoning, "It is 4.");
+  EXPECT_EQ(result.answer.finish_reason, FinishReason::stop);
+  EXPECT_EQ(result.end, TurnEnd::stop);
+  EXPECT_EQ(result.ids.size(), ids_of(kWhole).size() - 1);
+  EXPECT_EQ(result.statistics.generated_tokens, static_cast<int64_t>(result.ids.size()));
+  EXPECT_EQ(session.consumed().value, result.statistics.prompt_tokens + result.statistics.generated_tokens - 1);
+}
+
+TEST(Turn, EveryEndTokenEndsItAndNoneIsFed) {
+  for (const std::string end : {"[EOS]", "<|end_of_msg|>"}) {
+    Scripted scripted("It is 4.<|close|>think<|sep|><|open|>response<|sep|>4" + end);
+    ChatRequest request = ask("2 + 2?");
+    ChatSession session(scripted.model, request);
+    const TurnResult result = session.answer(greedy());
+    EXPECT_EQ(result.answer.content, "4");
+    EXPECT_EQ(result.end, TurnEnd::stop);
+    EXPECT_EQ(result.ids.back(), ids_of(end).front());
+    EXPECT_EQ(text_of(session.ids()), joined(rendered_anew(request, session.messages()).segments));
+  }
+}
+
+TEST(Turn, LengthCutsAndTheConversationGoesOn) {
+  for (const int64_t count : {1, 3, 6, 8, 10, 12}) {
+    Scripted scripted(kWhole);
+    ChatRequest request = ask("2 + 2?");
+    ChatSession session(scripted.model, request);
+    AnswerOptions options = greedy();
+    options.turn.max_tokens = count;
+    const TurnResult result = session.answer(options);
+    EXPECT_EQ(result.end, TurnEnd::length) << count;
+    EXPECT_EQ(result.answer.finish_reason, FinishReason::length);
+    EXPECT_EQ(static_cast<int64_t>(result.ids.size()), count);
+    const std::string text = text_of(session.ids());
+    EXPECT_TRUE(text.ends_with("<|close|>message<|sep|><|end_of_msg|>")) << text;
+  }
+}
+
+TEST(Turn, TheContextIsALimit) {
+  const auto prompt = static_cast<int64_t>(format().render(ask("2 + 2?")).ids.size());
+  Scripted scripted(kWhole, prompt + 2);
+  ChatSession session(scripted.model, ask("2 + 2?"));
+  const TurnResult result = session.answer(greedy());
+  EXPECT_EQ(result.end, TurnEnd::length);
+  EXPECT_EQ(result.ids.size(), 2U);
+  session.add_user("more");
+  try {
+    static_cast<void>(session.answer(greedy()));
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::bad_input);
+    EXPECT_THAT(error.what(), HasSubstr("a context of"));
+  }
+}
+
+TEST(Turn, CancelledWhileThePromptIsRead) {
+  Scripted scripted(kWhole);
+  ChatRequest request = ask("2 + 2?");
+  ChatSession session(scripted.model, request);
+  std::atomic<bool> cancelled = false;
+  AnswerOptions options = greedy();
+  options.prefill_chunk = 7;
+  options.cancelled = &cancelled;
+  options.on_prompt = [&](int64_t done, int64_t) { cancelled = done >= 14; };
+  const TurnResult first = session.answer(options);
+  EXPECT_EQ(first.end, TurnEnd::cancelled);
+  EXPECT_TRUE(first.ids.empty());
+  EXPECT_EQ(session.consumed().value, 14);
+
+  cancelled = false;
+  options.on_prompt = {};
+  session.add_user("Again, please.");
+  const TurnResult second = session.answer(options);
+  EXPECT_EQ(second.answer.content, "4");
+  EXPECT_EQ(second.statistics.reused_tokens, 14);
+  EXPECT_EQ(scripted.executor->fed.begin()->second,
+            std::vector<TokenId>(session.ids().begin(), session.ids().begin() + session.consumed().value));
+  EXPECT_EQ(text_of(session.ids()), joined(rendered_anew(request, session.messages()).segments));
+}
+
+TEST(Turn, CancelledWhileItAnswers) {
+  Scripted scripted(kWhole);
+  ChatRequest request = ask("2 + 2?");
+  ChatSession session(scripted.model, request);
+  std::atomic<bool> cancelled = false;
+  AnswerOptions options = greedy();
+  options.cancelled = &cancelled;
+  options.on_event = [&](const ChatEvent& event) { cancelled = event.kind == ChatEvent::Kind::content; };
+  const TurnResult result = session.answer(options);
+  EXPECT_EQ(result.end, TurnEnd::cancelled);
+  EXPECT_EQ(result.answer.content, "4");
+  EXPECT_EQ(text_of(session.ids()), joined(rendered_anew(request, session.messages()).segments));
+}
+
+TEST(Turn, AFailedStepEndsTheConversation) {
+  Scripted scripted("It is");
+  ChatSession session(scripted.model, ask("2 + 2?"));
+  EXPECT_THROW(static_cast<void>(session.answer(greedy())), Error);
+  EXPECT_THROW(static_cast<void>(session.answer(greedy())), Error);
+}
+
+TEST(Turn, OnlyIdsOfTheTokenizerAreAllowed) {
+  Scripted scripted(kWhole);
+  ChatSession session(scripted.model, ask("2 + 2?"));
+  static_cast<void>(session.answer(greedy()));
+  const std::vector<uint32_t>& mask = scripted.executor->last_request.allowed;
+  const auto allowed = [&](int64_t id) { return ((mask.at(static_cast<size_t>(id) / 32) >> (id % 32)) & 1U) != 0; };
+  const KimiTokenizer& tokenizer = format().tokenizer();
+  EXPECT_TRUE(allowed(0));
+  EXPECT_TRUE(allowed(tokenizer.markers().open));
+  EXPECT_TRUE(allowed(tokenizer.markers().eos));
+  const TokenId reserved = tokenizer.control_id("<|reserved_token_5898|>");
+  ASSERT_GT(reserved, 0);
+  EXPECT_FALSE(allowed(reserved));
+  EXPECT_FALSE(allowed(tokenizer.vocab_size()));
+  EXPECT_FALSE(allowed(tokenizer.vocab_size() + 99));
+}
+
+TEST(Turn, PenaltiesSeePromptAndAnswerAndSpareControlTokens) {
+  Scripted scripted(kWhole);
+  ChatSession session(scripted.model, ask("2 + 2?"));
+  AnswerOptions options = greedy();
+  static_cast<void>(session.answer(options));
+  EXPECT_TRUE(scripted.executor->last_request.history.empty());
+  EXPECT_TRUE(scripted.executor->last_request.prompt.empty());
+
+  scripted.executor->then(ids_of(kWhole));
+  options.turn.sampling.repetition_penalty = 1.5F;
+  const size_t before = session.ids().size();
+  session.add_user("Again");
+  const TurnResult result = session.answer(options);
+  const SampleRequest& request = scripted.executor->last_request;
+  EXPECT_EQ(request.history.size() + 1, result.ids.size());
+  EXPECT_GT(request.prompt.size(), before);
+  EXPECT_THAT(request.never_penalised, ::testing::SizeIs(256));
+}
+
+}  // namespace
+}  // namespace weft::engine_test
