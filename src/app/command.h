@@ -23,6 +23,12 @@ void add_generate(CLI::App& app, Command& command);
 void add_chat(CLI::App& app, Command& command);
 void add_text(CLI::App& app, Command& command);
 void add_eval(CLI::App& app, Command& command);
+void add_inspect(CLI::App& app, Command& command);
+void add_check(CLI::App& app, Command& command);
+void add_plan(CLI::App& app, Command& command);
+void add_synth(CLI::App& app, Command& command);
+void add_truncate(CLI::App& app, Command& command);
+void add_trace(CLI::App& app, Command& command);
 void add_help(CLI::App& app, Command& command);
 
 // A failure with an exit code of its own.

@@ -6,6 +6,7 @@
 #include "app/terminal.h"
 #include "engine/perplexity.h"
 #include "engine/tasks.h"
+#include "model/checkpoint.h"
 
 namespace weft {
 namespace {
@@ -76,22 +77,26 @@ std::vector<int32_t> read_ids(const std::string& file) {
   return ids;
 }
 
+std::vector<int32_t> encode_file(const PplFlags& flags) {
+  const ChatFormat format = while_loading([&] { return ChatFormat::load(flags.model.dir); });
+  return format.tokenizer().encode(read_input(flags.text_file));
+}
+
 ExitCode ppl(const PplFlags& flags) {
   watch_interrupts();
-  const std::unique_ptr<Model> model = flags.model.load();
-  const std::vector<int32_t> ids =
-      flags.ids_file.empty() ? model->format().tokenizer().encode(read_input(flags.text_file)) : read_ids(flags.ids_file);
+  const std::vector<int32_t> ids = flags.ids_file.empty() ? encode_file(flags) : read_ids(flags.ids_file);
+  const LoadedExecutor model = flags.model.load_executor();
+  const int64_t context = model.checkpoint->config().max_context;
   StatusLine status;
   PerplexityOptions options;
-  options.window = flags.window.value_or(model->max_context());
-  if (options.window > model->max_context()) {
-    fail(ErrorKind::bad_input, "window", "wanted at most the context of {} tokens, found {}", model->max_context(),
-         options.window);
+  options.window = flags.window.value_or(context);
+  if (options.window > context) {
+    fail(ErrorKind::bad_input, "window", "wanted at most the context of {} tokens, found {}", context, options.window);
   }
   options.chunk = flags.chunk;
   options.cancelled = &interrupt_flag();
   options.on_progress = [&](int64_t done, int64_t total) { status.progress("tokens", done, total); };
-  const PerplexityReport report = measure_perplexity(model->executor(), ids, options);
+  const PerplexityReport report = measure_perplexity(*model.executor, ids, options);
   status.clear();
   if (flags.json) {
     write_json_output(Json{{"nats_per_token", report.nats},
@@ -100,7 +105,7 @@ ExitCode ppl(const PplFlags& flags) {
                            {"scored", report.scored},
                            {"windows", report.windows},
                            {"window", options.window},
-                           {"profile", to_string(model->profile())},
+                           {"profile", to_string(model.profile)},
                            {"interrupted", report.interrupted}});
   } else {
     write_output(fmt::format("{:.4f} nats per token, perplexity {:.4f}; {} tokens, {} scored, {} windows of {}{}\n",

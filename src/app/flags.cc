@@ -4,6 +4,7 @@
 
 #include "app/command.h"
 #include "app/terminal.h"
+#include "model/checkpoint.h"
 
 namespace weft {
 
@@ -38,6 +39,12 @@ std::unique_ptr<Model> ModelFlags::load() const {
   std::unique_ptr<Model> model = while_loading([&] { return Model::load(options()); });
   for (const std::string& note : model->notes()) write_note("note: " + note);
   return model;
+}
+
+LoadedExecutor ModelFlags::load_executor() const {
+  LoadedExecutor loaded = while_loading([&] { return weft::load_executor(options()); });
+  for (const std::string& note : loaded.checkpoint->notes()) write_note("note: " + note);
+  return loaded;
 }
 
 void SamplingFlags::add(CLI::App& app) {

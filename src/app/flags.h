@@ -26,6 +26,7 @@ struct ModelFlags {
   [[nodiscard]] ModelOptions options() const;
   // Loads with the exit codes of loading; notes go to standard error.
   [[nodiscard]] std::unique_ptr<Model> load() const;
+  [[nodiscard]] LoadedExecutor load_executor() const;  // without the text side
 };
 
 struct SamplingFlags {

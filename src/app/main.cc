@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "app/closest.h"
 #include "app/command.h"
 #include "app/terminal.h"
 #include "base/guard.h"
@@ -21,6 +22,39 @@ int report(weft::ExitCode code, std::string_view message) {
   return code;
 }
 
+// The subcommand that the arguments chose, as deep as they go.
+const CLI::App& chosen(const CLI::App& app) {
+  const CLI::App* found = &app;
+  while (!found->get_subcommands().empty()) found = found->get_subcommands().front();
+  return *found;
+}
+
+// What was not understood, with the closest known name.
+std::string explain(const CLI::App& app, const CLI::ParseError& error) {
+  const CLI::App& sub = chosen(app);
+  const std::vector<std::string> rest = app.remaining(true);
+  if (rest.empty()) return error.what();
+  const std::string word = rest.front().substr(0, rest.front().find('='));
+  std::vector<std::string> known;
+  if (word.starts_with('-')) {
+    for (const CLI::Option* option : sub.get_options()) {
+      for (const std::string& name : option->get_lnames()) known.push_back("--" + name);
+    }
+    for (const CLI::App* group : sub.get_subcommands([](const CLI::App* part) { return part->get_name().empty(); })) {
+      for (const CLI::Option* option : group->get_options()) {
+        for (const std::string& name : option->get_lnames()) known.push_back("--" + name);
+      }
+    }
+  } else {
+    for (const CLI::App* part : sub.get_subcommands([](const CLI::App* any) { return !any->get_name().empty(); })) {
+      known.push_back(part->get_name());
+    }
+  }
+  const std::string near = weft::closest(word, known);
+  return fmt::format("unexpected argument '{}'{}", word,
+                     near.empty() ? "" : fmt::format("; the closest known one is {}", near));
+}
+
 int run(int argc, char** argv) {
   weft::Command command;
   CLI::App app("Weft runs hybrid linear-attention language models.", "weft");
@@ -31,13 +65,19 @@ int run(int argc, char** argv) {
   weft::add_chat(app, command);
   weft::add_text(app, command);
   weft::add_eval(app, command);
+  weft::add_inspect(app, command);
+  weft::add_check(app, command);
+  weft::add_plan(app, command);
+  weft::add_trace(app, command);
+  weft::add_synth(app, command);
+  weft::add_truncate(app, command);
   weft::add_help(app, command);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);
     return report(weft::kExitUsage,
-                  fmt::format("[command line] {}; weft --help and weft SUBCOMMAND --help say more", error.what()));
+                  fmt::format("[command line] {}; weft --help and weft SUBCOMMAND --help say more", explain(app, error)));
   }
   return command.run();
 }

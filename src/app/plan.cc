@@ -1,0 +1,89 @@
+// weft plan: what would be loaded where.
+#include "pipeline/plan.h"
+
+#include <CLI/CLI.hpp>
+
+#include "app/command.h"
+#include "app/terminal.h"
+
+namespace weft {
+namespace {
+
+constexpr const char* kExamples =
+    R"(Nothing is loaded: sizes come from the headers, or from config.json alone where there are no tensors yet.
+Exit code 3 when the model does not fit; the message names the shortfall of each stage.
+
+Examples:
+  weft plan -m models/k3-mini --pp-size 3
+  weft plan -m Kimi-K3 --pp-size 4 --node-memory 512GiB --bandwidth 400
+  weft plan -m Kimi-K3 --pp-layers 0-30,31-61,62-92 --node-memory 512GiB --reserve-fraction 0.03 --json)";
+
+struct Flags {
+  std::string dir;
+  PlanOptions options;
+  std::string memory;
+  std::string profile;
+  int64_t tokens = 32768;
+  std::optional<double> bandwidth;  // GB/s
+  bool json = false;
+};
+
+bool has_tensors(const std::filesystem::path& dir) {
+  return std::filesystem::exists(dir / "model.safetensors.index.json") || std::filesystem::exists(dir / "model.safetensors");
+}
+
+PlanModel read_model(const std::filesystem::path& dir) {
+  if (has_tensors(dir)) return plan_model(Checkpoint(dir));
+  return plan_model(parse_kimi_config(read_json_file(dir / "config.json"), (dir / "config.json").string()));
+}
+
+ExitCode plan(const Flags& flags) {
+  PlanOptions options = flags.options;
+  if (!flags.memory.empty()) options.node_memory = parse_memory_list(flags.memory);
+  options.tokens = TokenCount(flags.tokens);
+  if (flags.profile == "exact") options.profile = ops::Profile::exact;
+  if (flags.profile == "bf16") options.profile = ops::Profile::bf16;
+  if (flags.bandwidth) options.bandwidth = *flags.bandwidth * 1e9;
+  const PlanModel model = while_loading([&] { return read_model(flags.dir); });
+  const Plan made = make_plan(model, options);
+  if (flags.json) {
+    write_json_output(made.to_json());
+  } else {
+    write_output(made.to_text());
+  }
+  return kExitSuccess;
+}
+
+}  // namespace
+
+void add_plan(CLI::App& app, Command& command) {
+  auto flags = std::make_shared<Flags>();
+  PlanOptions& options = flags->options;
+  CLI::App* sub = app.add_subcommand("plan", "What would be loaded where: stages, bytes, memory, boundaries");
+  sub->footer(kExamples);
+  sub->add_option("-m,--model", flags->dir, "Folder of the checkpoint")->required()->type_name("DIR");
+  sub->add_option("--pp-size", options.stages, "Number of stages (default 1, or as --pp-layers says)");
+  sub->add_option("--pp-layers", options.layers, "Layers of each stage, as in 0-3,4-7 or 4+4; default: the best split");
+  sub->add_option("--node-memory", flags->memory,
+                  "Memory of each node, one value for all or a list, as in 512GiB; default: no limit");
+  sub->add_option("--reserve-fraction", options.reserve_fraction, "Share of each node's memory that stays free")
+      ->check(CLI::Range(0.0, 0.5))
+      ->capture_default_str();
+  sub->add_option("--pp-max-sequences", options.sequences, "Sequences that the plan leaves room for")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
+      ->capture_default_str();
+  sub->add_option("--tokens", flags->tokens, "Tokens of each of those sequences")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 30))
+      ->capture_default_str();
+  sub->add_option("--prefill-chunk,--pp-prefill-chunk", options.prefill_chunk, "Prompt tokens of one step")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
+      ->capture_default_str();
+  sub->add_option("--profile", flags->profile, "Numbers: exact or bf16; default: exact below 1 GiB of weights, else bf16")
+      ->check(CLI::IsMember({"exact", "bf16"}));
+  sub->add_option("--bandwidth", flags->bandwidth, "GB/s of each node's memory, for the expected tokens/s")
+      ->check(CLI::PositiveNumber);
+  sub->add_flag("--json", flags->json, "The same as JSON");
+  sub->callback([flags, &command] { command.run = [flags] { return plan(*flags); }; });
+}
+
+}  // namespace weft

@@ -1,0 +1,184 @@
+// Flags, exit codes, and the subcommands that do not generate.
+#include "program.h"
+
+#include <filesystem>
+#include <fstream>
+
+#include <gmock/gmock.h>
+
+#include "app/exit_codes.h"
+#include "base/json.h"
+
+namespace weft::app_test {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::filesystem::path scratch(const std::string& name) {
+  const std::filesystem::path path = std::filesystem::path(::testing::TempDir()) / ("weft_app_" + name);
+  std::filesystem::remove_all(path);
+  return path;
+}
+
+TEST(Program, EverySubcommandTeachesWithAnExample) {
+  for (const std::string command : {"generate", "chat", "inspect", "check", "plan", "trace", "synth", "truncate", "text encode",
+                                    "text decode", "text render", "text parse", "eval tasks", "eval ppl"}) {
+    std::vector<std::string> arguments;
+    const size_t space = command.find(' ');
+    arguments.push_back(command.substr(0, space));
+    if (space != std::string::npos) arguments.push_back(command.substr(space + 1));
+    arguments.emplace_back("--help");
+    const Outcome outcome = run(arguments);
+    EXPECT_EQ(outcome.code, 0) << command;
+    EXPECT_THAT(outcome.out, HasSubstr("Example")) << command;
+    EXPECT_THAT(outcome.out, HasSubstr("weft " + command)) << command;
+    EXPECT_EQ(outcome.err, "");
+  }
+}
+
+TEST(Program, ExitCodesAreListed) {
+  const Outcome outcome = run({"help", "exit-codes"});
+  EXPECT_EQ(outcome.code, 0);
+  for (const ExitCodeText& entry : kExitCodes) {
+    EXPECT_THAT(outcome.out, HasSubstr(fmt::format("{:>4}  {}\n", static_cast<int>(entry.code), entry.meaning)));
+  }
+  std::ifstream file(std::string(WEFT_SOURCE_DIR) + "/docs/cli.md");
+  const std::string page{std::istreambuf_iterator<char>(file), {}};
+  for (const ExitCodeText& entry : kExitCodes) {
+    EXPECT_THAT(page, HasSubstr(fmt::format("| {} | {} |", static_cast<int>(entry.code), entry.meaning)));
+  }
+  EXPECT_EQ(run({"help", "nothing"}).code, kExitUsage);
+}
+
+TEST(Program, WrongFlagsAreUsage) {
+  const std::string mini = mini_dir();
+  const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
+      {{}, "subcommand"},
+      {{"frobnicate"}, "frobnicate"},
+      {{"genrate"}, "generate"},
+      {{"generate", "-m", mini, "-p", "x", "--temprature", "0"}, "--temperature"},
+      {{"generate", "-m", mini, "-p", "x", "--prefil-chunk", "3"}, "--prefill-chunk"},
+      {{"generate", "-p", "x"}, "--model"},
+      {{"generate", "-m", mini}, "--messages"},
+      {{"generate", "-m", mini, "-p", "x", "--colour", "red"}, "--colour"},
+      {{"generate", "-m", mini, "-p", "x", "--profile", "fast"}, "--profile"},
+      {{"generate", "-m", mini, "-p", "x", "--temperature", "hot"}, "--temperature"},
+      {{"generate", "-m", mini, "-p", "x", "--temperature", "3"}, "temperature"},
+      {{"generate", "-m", mini, "-p", "x", "-n", "0"}, "--max-tokens"},
+      {{"generate", "-m", mini, "-p", "x", "--threads", "0"}, "--threads"},
+      {{"generate", "-m", mini, "-p", "x", "--prefill-chunk", "0"}, "--prefill-chunk"},
+      {{"generate", "-m", mini, "-p", "x", "--pp-layers", "0-3,5-11"}, "P05"},
+      {{"generate", "-m", mini, "-p", "x", "--pp-layers", "0-3,4-11", "--pp-size", "3"}, "P07"},
+      {{"generate", "-m", mini, "-p", "x", "--thinking", "maybe"}, "--thinking"},
+      {{"generate", "-m", mini, "-p", "x", "--tools", "/nonexistent.json"}, "/nonexistent.json"},
+      {{"generate", "-m", mini, "--messages", "/dev/null"}, "/dev/null"},
+      {{"trace", "-m", mini, "--ids", "1,99999", "--out", scratch("trace")}, "99999"},
+      {{"eval", "tasks", "/dev/null", "-m", mini}, "/dev/null"},
+      {{"eval", "ppl", "-m", mini, "--text", "-"}, "at least 2 tokens"},
+  };
+  for (const auto& [arguments, part] : cases) {
+    const Outcome outcome = run(arguments);
+    EXPECT_EQ(outcome.code, kExitUsage) << part << ": " << outcome.err;
+    EXPECT_THAT(outcome.err, ::testing::StartsWith("error: [")) << part;
+    EXPECT_THAT(outcome.err, HasSubstr(part));
+    EXPECT_EQ(outcome.out, "") << part;
+  }
+}
+
+TEST(Program, AWrongModelIsExitFour) {
+  const std::filesystem::path empty = scratch("empty");
+  std::filesystem::create_directories(empty);
+  for (const std::filesystem::path& folder : {std::filesystem::path("/nonexistent"), empty}) {
+    for (const std::string command : {"generate", "check", "inspect", "plan"}) {
+      std::vector<std::string> arguments = {command, "-m", folder};
+      if (command == "generate") arguments.insert(arguments.end(), {"-p", "x"});
+      const Outcome outcome = run(arguments);
+      EXPECT_EQ(outcome.code, kExitModel) << command << ": " << outcome.err;
+      EXPECT_THAT(outcome.err, HasSubstr(folder.string())) << command;
+    }
+  }
+  std::ofstream(empty / "config.json") << R"({"model_type": "other"})";
+  EXPECT_EQ(run({"generate", "-m", empty, "-p", "x"}).code, kExitModel);
+}
+
+TEST(Text, RoundTrip) {
+  const std::string text = "Grüße, 世界! <|open|> 🙂";
+  RunOptions options;
+  options.input = Json{{"text", text}}.dump();
+  const Outcome encoded = run({"text", "encode", "-m", mini_dir()}, options);
+  ASSERT_EQ(encoded.code, 0) << encoded.err;
+  options.input = encoded.out;
+  const Outcome decoded = run({"text", "decode", "-m", mini_dir()}, options);
+  ASSERT_EQ(decoded.code, 0) << decoded.err;
+  EXPECT_EQ(parse_json(decoded.out, "output")["text"], text);
+}
+
+TEST(Text, RenderAndParse) {
+  RunOptions options;
+  options.input = R"({"messages": [{"role": "user", "content": "Hi"}]})";
+  const Json rendered = parse_json(run({"text", "render", "-m", mini_dir()}, options).out, "output");
+  EXPECT_EQ(rendered["start"], "think");
+  EXPECT_THAT(rendered["text"].get<std::string>(), HasSubstr("<|open|>message role=\"user\"<|sep|>Hi<|close|>message<|sep|>"));
+  options.input = R"({"start": "start", "text": "<|open|>response<|sep|>391<|close|>response<|sep|><|close|>message<|sep|>"})";
+  const Json parsed = parse_json(run({"text", "parse", "-m", mini_dir()}, options).out, "output");
+  EXPECT_EQ(parsed["content"], "391");
+  options.input = "{";
+  const Outcome bad = run({"text", "parse", "-m", mini_dir()}, options);
+  EXPECT_EQ(bad.code, kExitUsage);
+}
+
+TEST(Checkpoints, InspectCheckPlan) {
+  const Json inspected = parse_json(run({"inspect", "-m", mini_dir(), "--verify", "--json"}).out, "output");
+  EXPECT_TRUE(inspected.is_object());
+  const Outcome checked = run({"check", "-m", mini_dir(), "--json"});
+  EXPECT_EQ(checked.code, 0);
+  EXPECT_EQ(parse_json(checked.out, "output")["passed"], true);
+  const Outcome planned = run({"plan", "-m", mini_dir(), "--pp-size", "3", "--json"});
+  EXPECT_EQ(planned.code, 0) << planned.err;
+  EXPECT_EQ(parse_json(planned.out, "output")["stages"].size(), 3U);
+  const Outcome too_small = run({"plan", "-m", mini_dir(), "--node-memory", "4000000"});
+  EXPECT_EQ(too_small.code, kExitPlan);
+  EXPECT_THAT(too_small.err, HasSubstr("P09"));
+  EXPECT_EQ(run({"plan", "-m", mini_dir(), "--node-memory", "lots"}).code, kExitUsage);
+}
+
+TEST(Checkpoints, TruncateAndSynthMakeWorkingModels) {
+  const std::filesystem::path cut = scratch("cut");
+  const Outcome truncated = run({"truncate", "-m", mini_dir(), "--layers", "4", "-o", cut});
+  ASSERT_EQ(truncated.code, 0) << truncated.err;
+  EXPECT_EQ(run({"check", "-m", cut}).code, 0);
+  EXPECT_EQ(run({"truncate", "-m", mini_dir(), "--layers", "4", "-o", cut}).code, kExitUsage) << "the folder is taken";
+  const std::filesystem::path sparse = scratch("sparse");
+  const Outcome made = run({"synth", "--preset", "k3", "--layers", "4", "--sparse", "-o", sparse, "--json"});
+  ASSERT_EQ(made.code, 0) << made.err;
+  EXPECT_EQ(run({"inspect", "-m", sparse}).code, 0);
+}
+
+TEST(Checkpoints, TraceIsTheSameHoweverItIsComputed) {
+  const auto traced = [](const std::string& name, std::vector<std::string> more) {
+    const std::filesystem::path file = scratch(name);
+    std::vector<std::string> arguments = {"trace", "-m", mini_dir(), "--ids", "3,14,15,92,65,35", "--out", file};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const Outcome outcome = run(arguments);
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    std::ifstream stream(file, std::ios::binary);
+    return std::string{std::istreambuf_iterator<char>(stream), {}};
+  };
+  const std::string whole = traced("a.safetensors", {});
+  EXPECT_GT(whole.size(), 6U * 6144U * 4U);
+  EXPECT_EQ(traced("b.safetensors", {"--pp-layers", "0-3,4-7,8-11", "--prefill-chunk", "2", "--threads", "1"}), whole);
+}
+
+TEST(Eval, Ppl) {
+  const std::filesystem::path file = scratch("ids.json");
+  std::ofstream(file) << "[40, 845, 299, 1199, 220, 16]";
+  const Outcome outcome = run({"eval", "ppl", "-m", mini_dir(), "--ids", file, "--json"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const Json json = parse_json(outcome.out, "output");
+  EXPECT_EQ(json["tokens"], 6);
+  EXPECT_EQ(json["scored"], 5);
+  EXPECT_EQ(run({"eval", "ppl", "-m", mini_dir(), "--ids", file, "--window", "100000"}).code, kExitUsage);
+}
+
+}  // namespace
+}  // namespace weft::app_test
