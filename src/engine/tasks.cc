@@ -84,7 +84,9 @@ bool same_arguments(const std::string& text, const Json& wanted) {
 bool same_calls(const std::vector<ToolCall>& calls, const Json& wanted) {
   if (calls.size() != wanted.size()) return false;
   for (size_t i = 0; i < calls.size(); ++i) {
-    if (calls[i].name != wanted[i]["name"] || !same_arguments(calls[i].arguments, wanted[i]["arguments"])) return false;
+    if (calls[i].name != wanted[i]["name"].get_ref<const std::string&>() ||
+        !same_arguments(calls[i].arguments, wanted[i]["arguments"]))
+      return false;
   }
   return true;
 }

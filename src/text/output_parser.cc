@@ -195,7 +195,7 @@ class OutputParser::Machine {
 
   // ---- Tags (the tables of 3.4).
 
-  void on_tag(std::string header) {
+  void on_tag(const std::string& header) {
     const Tag tag = parse_tag(header);
     const bool used = header_opens_ ? on_open(tag) : on_close(tag);
     if (!used) literal(header_spelling(header) + std::string(spelling(Marker::sep)));
