@@ -1,10 +1,13 @@
 // Loading and encoding with a generated vocabulary of the published size, the long pieces, and the parser. Rates are bytes of
 // text per second on one core. `build/release/bench/weft_text_bench --benchmark_repetitions=5`
+#include <algorithm>
+#include <filesystem>
 #include <string>
 #include <vector>
 
 #include <benchmark/benchmark.h>
 
+#include "base/file.h"
 #include "text/output_parser.h"
 #include "text/parser_streams.h"
 #include "text/tokenizer.h"
@@ -13,6 +16,7 @@
 namespace weft {
 namespace {
 
+const std::filesystem::path kSource = WEFT_BENCH_SOURCE;
 constexpr size_t kRanks = 163'584;
 constexpr size_t kTextBytes = 4 << 20;
 
@@ -27,7 +31,7 @@ const KimiTokenizer::Files& files() {
                                          .generation_config = {}};
   return made;
 }
-const KimiTokenizer& tokenizer() {
+const KimiTokenizer& generated() {
   static const KimiTokenizer made = KimiTokenizer::from_files(files());
   return made;
 }
@@ -38,15 +42,38 @@ void load(benchmark::State& state) {
 }
 BENCHMARK(load)->Unit(benchmark::kMillisecond);
 
-void encode(benchmark::State& state, const std::string& text) {
+void encode(benchmark::State& state, const std::string& text, const KimiTokenizer& tokenizer = generated()) {
   size_t ids = 0;
-  for (auto step : state) ids = tokenizer().encode(text).size();
+  for (auto step : state) ids = tokenizer.encode(text).size();
   state.SetBytesProcessed(state.iterations() * static_cast<int64_t>(text.size()));
   state.counters["bytes_per_token"] = static_cast<double>(text.size()) / static_cast<double>(ids);
 }
 
 void encode_text(benchmark::State& state) { encode(state, text_test::toy_text(tokens(), kTextBytes, 5)); }
 BENCHMARK(encode_text)->Unit(benchmark::kMillisecond);
+
+// The project's own documents, as often as it takes: words that come again and again, few of them a token of either vocabulary.
+std::string documents() {
+  std::vector<std::filesystem::path> files{kSource / "README.md"};
+  for (const auto& entry : std::filesystem::directory_iterator(kSource / "docs"))
+    if (entry.path().extension() == ".md") files.push_back(entry.path());
+  std::sort(files.begin(), files.end());
+  std::string once;
+  for (const auto& file : files) once += read_text_file(file);
+  std::string text;
+  while (text.size() < 10'000'000) text += once;
+  return text;
+}
+
+void encode_documents(benchmark::State& state) { encode(state, documents()); }
+BENCHMARK(encode_documents)->Unit(benchmark::kMillisecond);
+
+// A trained vocabulary, but a small one.
+void encode_documents_small_vocabulary(benchmark::State& state) {
+  static const KimiTokenizer small = KimiTokenizer::load(kSource / "models/k3-mini");
+  encode(state, documents(), small);
+}
+BENCHMARK(encode_documents_small_vocabulary)->Unit(benchmark::kMillisecond);
 
 // No piece is a token: everything is merged from single bytes.
 void encode_random_letters(benchmark::State& state) {
@@ -70,9 +97,9 @@ BENCHMARK(encode_one_space)->Unit(benchmark::kMillisecond);
 void parse_ids(benchmark::State& state) {
   std::vector<Segment> segments = text_test::segments_of("⟨/think⟩⟨response⟩");
   segments.push_back({text_test::toy_text(tokens(), 1 << 20, 5), false});
-  const auto ids = tokenizer().encode(segments);
+  const auto ids = generated().encode(segments);
   for (auto step : state) {
-    OutputParser parser(tokenizer(), {.start = ParserStart::think});
+    OutputParser parser(generated(), {.start = ParserStart::think});
     for (const TokenId id : ids) {
       parser.feed_token(id);
       benchmark::DoNotOptimize(parser.take_events());

@@ -4,14 +4,18 @@
 #include <bit>
 #include <cstring>
 #include <functional>
+#include <numeric>
 
 #include "base/error.h"
 
 namespace weft {
 namespace {
 
-// Pieces up to this length are merged by scanning all pairs, which beats a heap there.
-constexpr size_t kShortPiece = 48;
+// Pieces up to this length are merged by scanning all pairs, which beats a heap there. A word has a bit for each of their
+// bytes.
+constexpr size_t kShortPiece = 64;
+// So many bytes hold less than 2^25 lines, which leaves 6 bits for a place beside a rank.
+constexpr size_t kMostFileBytes = size_t{128} << 20;
 
 uint64_t load64(const char* p) {
   uint64_t v = 0;
@@ -69,6 +73,11 @@ bool append_base64(std::string_view text, std::string& out) {
   return true;
 }
 
+uint64_t hash_of(TokenId left, TokenId right) {
+  const uint64_t pair = static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32 | static_cast<uint32_t>(right);
+  return (pair ^ pair >> 29) * 0x9E3779B97F4A7C15;
+}
+
 struct Entry {
   uint32_t begin;  // into the bytes as read
   uint32_t end;
@@ -78,7 +87,8 @@ struct Entry {
 }  // namespace
 
 RankTable RankTable::parse(std::string_view file, std::string_view place) {
-  if (file.size() > (1u << 30)) fail(ErrorKind::bad_checkpoint, place, "wanted at most 1 GiB, found {} bytes", file.size());
+  if (file.size() > kMostFileBytes)
+    fail(ErrorKind::bad_checkpoint, place, "wanted at most {} bytes, found {}", kMostFileBytes, file.size());
   const auto most = static_cast<size_t>(std::count(file.begin(), file.end(), '\n')) + 1;
   std::string read;
   read.reserve(file.size());
@@ -135,7 +145,42 @@ RankTable RankTable::parse(std::string_view file, std::string_view place) {
       fail(ErrorKind::bad_checkpoint, place, "wanted all 256 single bytes in the vocabulary, found no entry for byte 0x{:02x}",
            byte);
   }
+  table.build_merges();
   return table;
+}
+
+inline TokenId RankTable::merge_of(TokenId left, TokenId right) const {
+  const uint64_t hash = hash_of(left, right);
+  if ((may_merge_[hash >> may_shift_ >> 6] >> (hash >> may_shift_ & 63) & 1) == 0) return -1;
+  size_t i = hash >> merge_shift_;
+  while (merges_[i].id >= 0 && (merges_[i].left != left || merges_[i].right != right)) i = (i + 1) & (merges_.size() - 1);
+  return merges_[i].id;
+}
+
+void RankTable::build_merges() {
+  const auto count = static_cast<size_t>(size());
+  merges_.resize(std::bit_ceil(count * 3 / 2));
+  merge_shift_ = 64 - std::countr_zero(merges_.size());
+  const size_t bits = std::bit_ceil(count * 8);
+  may_merge_.assign(bits / 64, 0);
+  may_shift_ = 64 - std::countr_zero(bits);
+  // A token's parts are shorter than the token. Shorter tokens first, then what is left of a token's bytes is its two parts.
+  std::vector<TokenId> ids(count);
+  std::iota(ids.begin(), ids.end(), 0);
+  std::stable_sort(ids.begin(), ids.end(), [&](TokenId a, TokenId b) { return bytes(a).size() < bytes(b).size(); });
+  std::vector<TokenId> parts;
+  Scratch scratch;
+  for (const TokenId id : ids) {
+    if (bytes(id).size() < 2) continue;
+    parts.clear();
+    merge(bytes(id), parts, scratch);
+    if (parts.size() != 2) continue;  // found as a whole piece only
+    const uint64_t hash = hash_of(parts[0], parts[1]);
+    may_merge_[hash >> may_shift_ >> 6] |= uint64_t{1} << (hash >> may_shift_ & 63);
+    size_t i = hash >> merge_shift_;
+    while (merges_[i].id >= 0) i = (i + 1) & (merges_.size() - 1);
+    merges_[i] = {parts[0], parts[1], id};
+  }
 }
 
 RankTable::Key RankTable::key_of(std::string_view bytes) {
@@ -183,7 +228,13 @@ void RankTable::encode_piece(std::string_view piece, std::vector<TokenId>& out, 
   if (piece.empty()) return;
   if (const TokenId id = find(piece); id >= 0) {
     out.push_back(id);
-  } else if (piece.size() <= kShortPiece) {
+  } else {
+    merge(piece, out, scratch);
+  }
+}
+
+void RankTable::merge(std::string_view piece, std::vector<TokenId>& out, Scratch& scratch) const {
+  if (piece.size() <= kShortPiece) {
     merge_short(piece, out);
   } else {
     merge_long(piece, out, scratch);
@@ -191,37 +242,39 @@ void RankTable::encode_piece(std::string_view piece, std::vector<TokenId>& out, 
 }
 
 void RankTable::merge_short(std::string_view piece, std::vector<TokenId>& out) const {
-  constexpr uint32_t kNoMerge = 0xFFFFFFFF;
-  // Parts in order, kept dense so that the search for the lowest rank is one pass over `merged`.
-  std::array<uint32_t, kShortPiece> merged;    // rank of part i and part i + 1 together
-  std::array<uint8_t, kShortPiece + 1> start;  // of each part; [count] is the end of the piece
-  std::array<TokenId, kShortPiece> token;
-  size_t count = piece.size();
+  constexpr int32_t kNoMerge = 0x7FFFFFFF;
+  constexpr size_t kLanes = 4;  // the search for the lowest keeps so many minima, which a compiler makes one register
+  std::array<TokenId, kShortPiece> token;   // of the part that begins at a byte
+  std::array<int32_t, kShortPiece> merged;  // its rank with the next part << 6 | place: the least is the leftmost lowest
+  const size_t size = piece.size();
+  const size_t padded = (size + kLanes - 1) / kLanes * kLanes;
+  uint64_t live = size == 64 ? ~uint64_t{0} : (uint64_t{1} << size) - 1;  // the bytes that begin a part
+  const auto entry = [](TokenId id, size_t place) { return id < 0 ? kNoMerge : id << 6 | static_cast<int32_t>(place); };
   const auto byte = [&](size_t i) { return static_cast<uint8_t>(piece[i]); };
-  for (size_t i = 0; i < count; ++i) {
-    start[i] = static_cast<uint8_t>(i);
-    token[i] = byte_ids_[byte(i)];
-    merged[i] = i + 1 < count ? static_cast<uint32_t>(pair_ids_[static_cast<size_t>(byte(i)) << 8 | byte(i + 1)]) : kNoMerge;
+  for (size_t i = 0; i < size; ++i) token[i] = byte_ids_[byte(i)];
+  for (size_t i = 0; i + 1 < size; ++i) merged[i] = entry(pair_ids_[static_cast<size_t>(byte(i)) << 8 | byte(i + 1)], i);
+  for (size_t i = size - 1; i < padded; ++i) merged[i] = kNoMerge;
+  while (true) {
+    std::array<int32_t, kLanes> least{kNoMerge, kNoMerge, kNoMerge, kNoMerge};
+    for (size_t i = 0; i < padded; i += kLanes) {
+      for (size_t k = 0; k < kLanes; ++k) least[k] = merged[i + k] < least[k] ? merged[i + k] : least[k];
+    }
+    const int32_t lowest = std::min(std::min(least[0], least[1]), std::min(least[2], least[3]));
+    if (lowest == kNoMerge) break;
+    const auto at = static_cast<size_t>(lowest & 63);
+    token[at] = lowest >> 6;
+    const uint64_t behind = live & (~uint64_t{1} << at);  // not empty, as the part has a neighbour
+    merged[static_cast<size_t>(std::countr_zero(behind))] = kNoMerge;
+    const uint64_t after = behind & (behind - 1);
+    const uint64_t before = live & ((uint64_t{1} << at) - 1);
+    live = before | uint64_t{1} << at | after;
+    merged[at] = after == 0 ? kNoMerge : entry(merge_of(token[at], token[static_cast<size_t>(std::countr_zero(after))]), at);
+    if (before != 0) {
+      const auto left = static_cast<size_t>(63 - std::countl_zero(before));
+      merged[left] = entry(merge_of(token[left], token[at]), left);
+    }
   }
-  start[count] = static_cast<uint8_t>(count);
-  while (count > 1) {
-    const auto lowest = std::min_element(merged.begin(), merged.begin() + static_cast<std::ptrdiff_t>(count - 1));
-    if (*lowest == kNoMerge) break;
-    const auto at = static_cast<size_t>(lowest - merged.begin());
-    token[at] = static_cast<TokenId>(*lowest);
-    const size_t after = count - at - 2;  // parts behind the merged pair
-    std::memmove(&start[at + 1], &start[at + 2], after + 1);
-    std::memmove(&token[at + 1], &token[at + 2], after * sizeof(TokenId));
-    std::memmove(&merged[at], &merged[at + 1], (after + 1) * sizeof(uint32_t));
-    --count;
-    const auto rank_of = [&](size_t i) {
-      if (i + 1 >= count) return kNoMerge;
-      return static_cast<uint32_t>(find(piece.substr(start[i], static_cast<size_t>(start[i + 2] - start[i]))));
-    };
-    merged[at] = rank_of(at);
-    if (at > 0) merged[at - 1] = rank_of(at - 1);
-  }
-  out.insert(out.end(), token.begin(), token.begin() + static_cast<std::ptrdiff_t>(count));
+  for (; live != 0; live &= live - 1) out.push_back(token[static_cast<size_t>(std::countr_zero(live))]);
 }
 
 void RankTable::merge_long(std::string_view piece, std::vector<TokenId>& out, Scratch& scratch) const {
@@ -244,7 +297,7 @@ void RankTable::merge_long(std::string_view piece, std::vector<TokenId>& out, Sc
   std::make_heap(heap.begin(), heap.end(), std::greater<>());
   const auto renew = [&](uint32_t node) {
     const uint32_t right = next[node];
-    merged[node] = right == end ? -1 : find(piece.substr(node, next[right] - node));
+    merged[node] = right == end ? -1 : merge_of(token[node], token[right]);
     if (merged[node] < 0) return;
     heap.push_back(static_cast<uint64_t>(merged[node]) << 32 | node);
     std::push_heap(heap.begin(), heap.end(), std::greater<>());

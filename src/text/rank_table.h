@@ -53,10 +53,22 @@ class RankTable {
     uint32_t tag;
   };
 
+  // While a piece is merged, the parts inside the bytes of a token go the way they go when these bytes stand alone, as no merge
+  // crosses their ends. So a token comes from at most one pair of tokens, and a pair of ids says as much as the bytes of both.
+  struct Merge {
+    TokenId left = -1;
+    TokenId right = -1;
+    TokenId id = -1;  // -1: free
+  };
+
   static Key key_of(std::string_view bytes);
   // The slot that holds `bytes`, or the free one where it would go.
   [[nodiscard]] size_t slot_of(std::string_view bytes, const Key& key) const;
   void insert(TokenId id, std::string_view place, int64_t line);
+  // The rank of two adjacent parts together, or -1.
+  [[nodiscard]] TokenId merge_of(TokenId left, TokenId right) const;
+  void build_merges();
+  void merge(std::string_view piece, std::vector<TokenId>& out, Scratch& scratch) const;
   void merge_short(std::string_view piece, std::vector<TokenId>& out) const;
   void merge_long(std::string_view piece, std::vector<TokenId>& out, Scratch& scratch) const;
 
@@ -65,7 +77,12 @@ class RankTable {
   std::vector<Slot> slots_;        // open addressing; a power of two, at most half full
   std::array<TokenId, 256> byte_ids_{};
   std::vector<TokenId> pair_ids_;  // [65536] rank of two bytes, or -1
-  size_t longest_ = 0;             // bytes of the longest token
+  std::vector<Merge> merges_;      // open addressing; a power of two
+  // A bit for each hash of a pair in merges_: most pairs are not there, and these bits stay in a near cache.
+  std::vector<uint64_t> may_merge_;
+  int merge_shift_ = 0;  // 64 - log2(merges_.size())
+  int may_shift_ = 0;    // 64 - log2(bits of may_merge_)
+  size_t longest_ = 0;   // bytes of the longest token
 };
 
 }  // namespace weft
