@@ -171,7 +171,7 @@ void RankTable::build_merges() {
   std::vector<TokenId> parts;
   Scratch scratch;
   for (const TokenId id : ids) {
-    if (bytes(id).size() < 2) continue;
+    if (bytes(id).size() < 3) continue;  // pair_ids_ has those of two bytes
     parts.clear();
     merge(bytes(id), parts, scratch);
     if (parts.size() != 2) continue;  // found as a whole piece only

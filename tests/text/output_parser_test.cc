@@ -7,6 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "text/json_value.h"
 #include "text/marker_lexer.h"
 #include "text/parser_streams.h"
 #include "text/text_fixture.h"
@@ -194,6 +195,45 @@ TEST(OutputParser, CountsWhatDidNotGoByTheBook) {
   EXPECT_EQ(parser.counters().abandoned_calls, 1);
   EXPECT_TRUE(parser.done());
   EXPECT_FALSE(parser.complete());
+}
+
+// Whatever a value nests, the arguments are JSON that a reader takes.
+TEST(OutputParser, ArgumentsNestNoDeeperThanAReaderTakes) {
+  for (const auto& [depth, kept] : {std::pair(kMaxJsonDepth - 1, true), std::pair(kMaxJsonDepth, false)}) {
+    const auto levels = static_cast<size_t>(depth);
+    OutputParser parser(mini(), {.start = ParserStart::response});
+    parser.feed_text(spelled(fmt::format("⟨tools⟩⟨call tool=\"a\"⟩⟨argument key=\"k\" type=\"array\"⟩{}{}⟨/argument⟩⟨/call⟩",
+                                         std::string(levels, '['), std::string(levels, ']'))));
+    EventLog log;
+    log.add(parser.take_events());
+    const auto calls = log.answer().tool_calls;
+    ASSERT_EQ(calls.size(), 1u);
+    EXPECT_TRUE(try_parse_json_value(calls[0].arguments)) << depth;
+    EXPECT_EQ(calls[0].arguments.starts_with("{\"k\": ["), kept) << depth;
+  }
+}
+
+TEST(OutputParser, CountsDiscardedCalls) {
+  OutputParser parser(mini(), {.start = ParserStart::response, .discard_calls = true});
+  parser.feed_text(spelled("⟨tools⟩⟨call tool=\"a\"⟩⟨/call⟩⟨call tool=\"b\"⟩⟨/call⟩⟨/tools⟩⟨/message⟩"));
+  EXPECT_EQ(parser.counters().discarded_calls, 2);
+}
+
+TEST(OutputParser, TheOpenerOfAnotherTurnEndsThisOne) {
+  OutputParser parser(mini(), {.start = ParserStart::response});
+  parser.feed_text(spelled("a⟨/response⟩⟨message role=\"user\"⟩"));
+  EXPECT_TRUE(parser.done());
+  EXPECT_TRUE(parser.complete());
+}
+
+TEST(OutputParser, HalfACharacterOfAnAbandonedArgumentIsDropped) {
+  OutputParser parser(mini(), {.start = ParserStart::response});
+  parser.feed_text(spelled("⟨tools⟩⟨call tool=\"a\"⟩⟨argument key=\"k\"⟩v"));
+  parser.feed_text("\xF0\x9F");
+  parser.feed_text(spelled("⟨call tool=\"b\"⟩⟨/call⟩⟨/tools⟩⟨/message⟩"));
+  EventLog log;
+  log.add(parser.take_events());
+  EXPECT_THAT(log.lines, ElementsAre("B0a", "A0{\"k\": \"v", "B1b", "A1{}", "E1", "Ftool_calls"));
 }
 
 // Fault 9: a long string argument streams, and the call is announced before any of it.

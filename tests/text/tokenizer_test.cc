@@ -126,6 +126,9 @@ TEST(KimiTokenizer, SlicesAtTheCharactersThatTheReferenceNames) {
   std::string words;
   for (int i = 0; i < 200'001; ++i) words += "x ";
   EXPECT_THAT(lengths(words), ElementsAre(400'000, 2));
+  // A run that a slice cuts begins anew.
+  EXPECT_THAT(lengths(words.substr(0, 380'000) + std::string(45'000, 'x')), ElementsAre(400'000, 25'000));
+  EXPECT_THAT(lengths(words.substr(0, 380'000) + std::string(45'001, 'x')), ElementsAre(400'000, 25'000, 1));
 }
 
 TEST(KimiTokenizer, MergesByRankLeftmostFirst) {
@@ -273,6 +276,12 @@ TEST(KimiTokenizer, ReadsMarkerAndEndIdsFromTheFiles) {
   EXPECT_FALSE(moved.is_stop(5890));
   EXPECT_EQ(moved.token_bytes(5891), "<|reserved_token_5891|>");
   EXPECT_THAT(moved.encode(Segment{"<|open|>", true}), ElementsAre(5991));
+  // End ids of config.json, of the text tower in it and of generation_config.json together.
+  auto files = mini_files();
+  files.config = R"({"eos_token_id": 5, "text_config": {"eos_token_id": [9, 7]}})";
+  files.generation_config = R"({"eos_token_id": 7})";
+  const KimiTokenizer more = KimiTokenizer::from_files(files);
+  EXPECT_THAT(more.stop_ids(), ElementsAre(5, 7, 9, 5889, 5890));
 }
 
 TEST(KimiTokenizer, TextCannotSpellAControlToken) {
@@ -285,6 +294,16 @@ TEST(KimiTokenizer, TextCannotSpellAControlToken) {
   EXPECT_EQ(mini().control_id("<|open"), -1);
   EXPECT_EQ(mini().control_id("message"), -1);
   EXPECT_THAT(message_of([] { (void)mini().encode(Segment{"message", true}); }, ErrorKind::internal), HasSubstr("'message'"));
+}
+
+TEST(KimiTokenizer, TheLongestControlTokenMatches) {
+  auto files = mini_files();
+  Json config = parse_json(files.tokenizer_config, "test");
+  config["added_tokens_decoder"]["5900"] = {{"content", "<|sep|>more"}};
+  files.tokenizer_config = config.dump();
+  const KimiTokenizer tokenizer = KimiTokenizer::from_files(files);
+  EXPECT_THAT(tokenizer.encode("<|sep|>more", true), ElementsAre(5900));
+  EXPECT_EQ(tokenizer.encode("<|sep|>mor", true)[0], tokenizer.markers().sep);
 }
 
 TEST(KimiTokenizer, SegmentsAreEncodedEachOnItsOwn) {
