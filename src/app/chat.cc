@@ -20,6 +20,9 @@ Commands (a message that begins with a slash is written with two):
   /result TEXT   the result of the next tool call of the last answer; after the last one the model goes on
   /exit          leave (so does the end of the input)
 
+A message that cannot be taken (no UTF-8, no room in the context) is an error; the conversation goes on without it.
+When the input is no terminal and a message was refused, the exit code at the end is 2.
+
 Ctrl-C ends an answer; at the prompt it leaves with exit code 130.
 
 Examples:
@@ -43,8 +46,27 @@ class Conversation {
     begin();
   }
 
-  // False when the conversation is over.
+  // False when the conversation is over. A line that is refused leaves the conversation as it was.
   bool take(const std::string& line) {
+    const std::optional<std::string> system = prompt_.system;
+    try {
+      return act(line);
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::bad_input || !session_->usable()) throw;
+      write_note(fmt::format("error: {}", error.what()));
+      write_note("note: the conversation goes on without that message; /reset begins anew");
+      refused_ = true;
+      prompt_.system = system;
+      session_->take_back(round_begin_);
+      open_calls_ = round_calls_;
+      return true;
+    }
+  }
+
+  [[nodiscard]] bool refused() const { return refused_; }
+
+ private:
+  bool act(const std::string& line) {
     if (line.starts_with("//")) {
       say(line.substr(1));
     } else if (line.starts_with('/')) {
@@ -55,12 +77,19 @@ class Conversation {
     return true;
   }
 
- private:
   void begin() {
     const RequestChoice request = build_request(prompt_, true);
     sampling_ = flags_.sampling.choice.or_else(model_.defaults());
+    static_cast<void>(sampling_.resolve());  // a value out of range is an error before the first message
     session_ = std::make_unique<ChatSession>(model_, request.request);
-    open_calls_.clear();
+    begin_round({});
+  }
+
+  // What a refusal goes back to.
+  void begin_round(std::vector<ToolCall> calls) {
+    open_calls_ = std::move(calls);
+    round_calls_ = open_calls_;
+    round_begin_ = session_->messages().size();
   }
 
   bool run(const std::string& line) {
@@ -114,7 +143,7 @@ class Conversation {
     printer.finish(true);
     for (const std::string& note : result.notes) write_note("note: " + note);
     write_note(summary_line(model_, result));
-    open_calls_ = result.answer.tool_calls;
+    begin_round(result.answer.tool_calls);
     if (result.end == TurnEnd::cancelled) forget_interrupt();
   }
 
@@ -123,7 +152,10 @@ class Conversation {
   PromptChoice prompt_;
   SamplingChoice sampling_;
   std::unique_ptr<ChatSession> session_;
-  std::vector<ToolCall> open_calls_;
+  std::vector<ToolCall> open_calls_;   // that wait for a result
+  std::vector<ToolCall> round_calls_;  // all of the last answer
+  size_t round_begin_ = 0;             // messages up to the last answer
+  bool refused_ = false;
 };
 
 ExitCode chat(const Flags& flags) {
@@ -136,10 +168,11 @@ ExitCode chat(const Flags& flags) {
     if (interactive) write_error_stream("> ");
     const std::optional<std::string> line = read_line();
     if (!line) break;
-    if (!conversation.take(*line)) return kExitSuccess;
+    if (!conversation.take(*line)) break;
   }
   if (interactive) write_error_stream("\n");
-  return interrupt_flag().load() ? kExitInterrupted : kExitSuccess;
+  if (interrupt_flag().load()) return kExitInterrupted;
+  return conversation.refused() && !input_is_terminal() ? kExitUsage : kExitSuccess;
 }
 
 }  // namespace

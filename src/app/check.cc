@@ -13,7 +13,7 @@ namespace {
 
 constexpr const char* kExamples =
     R"(Runs a probe of fixed ids: logits of the right shape and finite, layers finite (the first that is not is named), later
-tokens change nothing before them, chunks change nothing. Exit code 4 when a line fails.
+tokens change nothing before them, other chunks change nothing. Exit code 4 when a line fails.
 
 Example:
   weft check -m models/k3-mini)";
@@ -21,12 +21,20 @@ Example:
 struct Flags {
   ModelFlags model;
   CheckOptions options;
+  const CLI::Option* tokens_option = nullptr;
   bool json = false;
 };
 
 ExitCode check(const Flags& flags) {
+  watch_interrupts();
   const LoadedExecutor model = flags.model.load_executor();
   CheckOptions options = flags.options;
+  const int64_t context = model.checkpoint->config().max_context;
+  if (!flags.tokens_option->empty() && options.tokens > context) {
+    fail(ErrorKind::bad_input, "--tokens", "wanted at most the context of {} tokens, found {}", context, options.tokens);
+  }
+  options.tokens = std::min(options.tokens, context);
+  options.cancelled = &interrupt_flag();
   options.chunk = flags.model.prefill_chunk;
   const std::vector<CheckLine> lines = check_model(*model.executor, options);
   bool passed = true;
@@ -48,10 +56,12 @@ void add_check(CLI::App& app, Command& command) {
   CLI::App* sub = app.add_subcommand("check", "Whether a checkpoint holds a working model");
   sub->footer(kExamples);
   flags->model.add(*sub);
-  sub->add_option("--tokens", flags->options.tokens, "Length of the probe")
-      ->check(CLI::Range(int64_t{2}, int64_t{1} << 20))
+  flags->tokens_option = sub->add_option("--tokens", flags->options.tokens, "Length of the probe, at most the model's context")
+                             ->check(CLI::Range(int64_t{2}, int64_t{1} << 20))
+                             ->capture_default_str();
+  sub->add_option("--seed", flags->options.seed, "Of the probe's ids")
+      ->check(whole_number(0, UINT64_MAX))
       ->capture_default_str();
-  sub->add_option("--seed", flags->options.seed, "Of the probe's ids")->capture_default_str();
   sub->add_flag("--json", flags->json, "The same as JSON");
   sub->callback([flags, &command] { command.run = [flags] { return check(*flags); }; });
 }

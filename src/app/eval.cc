@@ -4,12 +4,17 @@
 #include "app/command.h"
 #include "app/flags.h"
 #include "app/terminal.h"
+#include "base/plural.h"
 #include "engine/perplexity.h"
 #include "engine/tasks.h"
 #include "model/checkpoint.h"
 
 namespace weft {
 namespace {
+
+constexpr const char* kEvalHelp = R"(Examples:
+  weft eval tasks models/k3-mini/eval.json -m models/k3-mini
+  weft eval ppl -m models/k3-mini --text README.md)";
 
 constexpr const char* kTasksHelp =
     R"(The file holds {"prompts": [{"name", "kind", "messages", "tools", "options", "expect", ...}]}; models/k3-mini/eval.json
@@ -99,8 +104,8 @@ ExitCode ppl(const PplFlags& flags) {
   const PerplexityReport report = measure_perplexity(*model.executor, ids, options);
   status.clear();
   if (flags.json) {
-    write_json_output(Json{{"nats_per_token", report.nats},
-                           {"perplexity", report.perplexity},
+    write_json_output(Json{{"nats_per_token", report.nats ? Json(*report.nats) : Json(nullptr)},
+                           {"perplexity", report.perplexity ? Json(*report.perplexity) : Json(nullptr)},
                            {"tokens", report.tokens},
                            {"scored", report.scored},
                            {"windows", report.windows},
@@ -108,9 +113,12 @@ ExitCode ppl(const PplFlags& flags) {
                            {"profile", to_string(model.profile)},
                            {"interrupted", report.interrupted}});
   } else {
-    write_output(fmt::format("{:.4f} nats per token, perplexity {:.4f}; {} tokens, {} scored, {} windows of {}{}\n",
-                             report.nats, report.perplexity, report.tokens, report.scored, report.windows, options.window,
-                             report.interrupted ? "; interrupted" : ""));
+    std::string text = report.nats ? fmt::format("{:.4f} nats per token, perplexity {:.4f}", *report.nats, *report.perplexity)
+                                   : "no token scored";
+    text += fmt::format("; {}, {} scored, {} of {}", counted(report.tokens, "token"), with_commas(report.scored),
+                        counted(report.windows, "window"), options.window);
+    if (report.interrupted) text += fmt::format("; interrupted, {} were asked for", counted(std::ssize(ids), "token"));
+    write_output(text + "\n");
   }
   return report.interrupted ? kExitInterrupted : kExitSuccess;
 }
@@ -120,6 +128,7 @@ ExitCode ppl(const PplFlags& flags) {
 void add_eval(CLI::App& app, Command& command) {
   CLI::App* sub = app.add_subcommand("eval", "Measure answers: tasks with known results, or the perplexity of a text");
   sub->require_subcommand(1);
+  sub->footer(kEvalHelp);
 
   auto tasks_flags = std::make_shared<TasksFlags>();
   CLI::App* on_tasks = sub->add_subcommand("tasks", "Prompts with expected answers");
@@ -138,7 +147,7 @@ void add_eval(CLI::App& app, Command& command) {
   CLI::App* on_ppl = sub->add_subcommand("ppl", "Perplexity of a text");
   on_ppl->footer(kPplHelp);
   ppl_flags->model.add(*on_ppl, false);
-  CLI::Option_group* input = on_ppl->add_option_group("Input", "One of these");
+  CLI::Option_group* input = on_ppl->add_option_group("Input", "One of these is required");
   input->add_option("--text", ppl_flags->text_file, "UTF-8 text ('-': standard input)")->type_name("FILE");
   input->add_option("--ids", ppl_flags->ids_file, "JSON array of token ids ('-': standard input)")->type_name("FILE");
   input->require_option(1);

@@ -1,5 +1,7 @@
 #include "app/flags.h"
 
+#include <charconv>
+
 #include <CLI/CLI.hpp>
 
 #include "app/command.h"
@@ -7,6 +9,23 @@
 #include "model/checkpoint.h"
 
 namespace weft {
+
+CLI::Validator whole_number(int64_t low, uint64_t high) {
+  const auto look = [low, high](const std::string& text) -> std::string {
+    const char* end = text.data() + text.size();
+    int64_t negative = 0;
+    uint64_t positive = 0;
+    const auto is_whole = [&](auto& number) {
+      const auto [at, error] = std::from_chars(text.data(), end, number);
+      return error == std::errc() && at == end && !text.empty();
+    };
+    const bool good = text.starts_with('-')
+                          ? is_whole(negative) && negative >= low
+                          : is_whole(positive) && positive <= high && (low <= 0 || positive >= static_cast<uint64_t>(low));
+    return good ? "" : fmt::format("wanted an integer from {} to {}, found '{}'", low, high, text);
+  };
+  return {look, ""};
+}
 
 void ModelFlags::add(CLI::App& app, bool with_prefill_chunk) {
   app.add_option("-m,--model", dir, "Folder of the checkpoint")->required()->type_name("DIR");
@@ -18,7 +37,8 @@ void ModelFlags::add(CLI::App& app, bool with_prefill_chunk) {
         ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
         ->capture_default_str();
   }
-  app.add_option("--pp-layers", pp_layers, "Layers of each stage, as in 0-3,4-7 or 4+4; stages are threads of this process");
+  pp_layers_option = app.add_option("--pp-layers", pp_layers,
+                                    "Layers of each stage, as in 0-3,4-7 or 4+4; stages are threads of this process");
   app.add_option("--pp-size", pp_size, "Number of stages, split by the plan")->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
   app.add_flag("--reference", reference, "The plain scalar operators: slow, for comparison");
 }
@@ -30,7 +50,7 @@ ModelOptions ModelFlags::options() const {
   if (profile == "bf16") made.profile = ops::Profile::bf16;
   made.backend = reference ? ops::Backend::reference : ops::Backend::cpu;
   made.threads = threads;
-  made.pp_layers = pp_layers;
+  if (pp_layers_option != nullptr && pp_layers_option->count() > 0) made.pp_layers = pp_layers;
   made.pp_size = pp_size;
   return made;
 }
@@ -51,12 +71,13 @@ void SamplingFlags::add(CLI::App& app) {
   CLI::Option_group* group = app.add_option_group("Sampling", "Default: generation_config.json of the model, then those named");
   group->add_option("--temperature", choice.temperature, "0: greedy, the most likely token; up to 2 (default 1)");
   group->add_option("--top-p", choice.top_p, "Smallest set of tokens with this probability (default 1: off)");
-  group->add_option("--top-k", choice.top_k, "The k most likely tokens (default 0: off)");
+  group->add_option("--top-k", choice.top_k, "The k most likely tokens (default 0: off)")->check(whole_number(-1, INT32_MAX));
   group->add_option("--min-p", choice.min_p, "Tokens of at least this share of the best one's probability (default 0: off)");
   group->add_option("--repetition-penalty", choice.repetition_penalty, "Divides logits of tokens seen (default 1: off)");
   group->add_option("--frequency-penalty", choice.frequency_penalty, "Per generated occurrence, -2 to 2 (default 0)");
   group->add_option("--presence-penalty", choice.presence_penalty, "Once for generated tokens, -2 to 2 (default 0)");
-  group->add_option("--seed", choice.seed, "Of the draws; default: random, shown by --json");
+  group->add_option("--seed", choice.seed, "Of the draws; default: random, shown by --json")
+      ->check(whole_number(0, UINT64_MAX));
   app.add_option("-n,--max-tokens", max_tokens, "Most tokens to generate; default: what the context leaves")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
 }

@@ -11,12 +11,21 @@
 #include "engine/model.h"
 #include "engine/prompt_choice.h"
 
+namespace CLI {
+class Option;
+class Validator;
+}  // namespace CLI
+
 namespace weft {
+
+// For options of any integer type: a decimal integer from `low` to `high`. (Reading alone would clamp.)
+[[nodiscard]] CLI::Validator whole_number(int64_t low, uint64_t high);
 
 struct ModelFlags {
   std::string dir;
   std::string profile;
   std::string pp_layers;
+  const CLI::Option* pp_layers_option = nullptr;
   std::optional<int64_t> pp_size;
   int threads = 0;
   int64_t prefill_chunk = 512;

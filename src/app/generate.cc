@@ -28,7 +28,7 @@ constexpr const char* kExamples = R"(Examples:
     weft generate -m models/k3-mini -p "Hello" --seed 1 --pp-layers 0-5,6-11
 
 Content goes to standard output, everything else to standard error. Ctrl-C ends the answer and keeps what was
-written (exit code 130).)";
+written (exit code 130); a second one ends the program at once.)";
 
 struct Flags {
   ModelFlags model;
@@ -75,7 +75,7 @@ void add_generate(CLI::App& app, Command& command) {
   CLI::App* sub = app.add_subcommand("generate", "Answer one request");
   sub->footer(kExamples);
   flags->model.add(*sub);
-  CLI::Option_group* input = sub->add_option_group("Request", "One of these");
+  CLI::Option_group* input = sub->add_option_group("Request", "One of these is required");
   input->add_option("-p,--prompt", flags->text, "Text of the user's message")->type_name("TEXT");
   input->add_option("--messages", flags->messages_file, "JSON: an array of messages, or a chat request ('-': standard input)")
       ->type_name("FILE");

@@ -15,14 +15,21 @@ ExitCode help(const CLI::App& root, const std::vector<std::string>& topic) {
     return kExitSuccess;
   }
   const CLI::App* found = &root;
+  std::string path;  // of the subcommands above `found`
   for (const std::string& name : topic) {
     const auto subcommands = found->get_subcommands([&](const CLI::App* sub) { return sub->get_name() == name; });
     if (subcommands.empty()) {
       fail(ErrorKind::bad_input, "help", "wanted a subcommand or exit-codes, found '{}'", fmt::join(topic, " "));
     }
+    path += (path.empty() ? "" : " ") + found->get_name();
     found = subcommands.front();
   }
-  write_output(found->help());
+  if (found == &root) {
+    // Asked directly, it would give the help of the chosen subcommand, this one.
+    write_output(root.get_formatter()->make_help(&root, root.get_name(), CLI::AppFormatMode::Normal));
+    return kExitSuccess;
+  }
+  write_output(found->help(path));
   return kExitSuccess;
 }
 
@@ -31,6 +38,7 @@ ExitCode help(const CLI::App& root, const std::vector<std::string>& topic) {
 void add_help(CLI::App& app, Command& command) {
   auto topic = std::make_shared<std::vector<std::string>>();
   CLI::App* sub = app.add_subcommand("help", "Help on a subcommand or on exit-codes");
+  sub->footer("Examples:\n  weft help generate\n  weft help eval tasks\n  weft help exit-codes");
   sub->add_option("topic", *topic, "For example: generate, eval tasks, exit-codes");
   sub->callback([topic, &app, &command] { command.run = [topic, &app] { return help(app, *topic); }; });
 }

@@ -18,8 +18,12 @@ Examples:
   weft inspect -m models/k3-mini --verify --json)";
 
 ExitCode run(InspectOptions options, bool json) {
+  watch_interrupts();
   StatusLine status;
-  options.progress = [&](int64_t done, int64_t total) { status.progress("bytes", done, total); };
+  options.progress = [&](int64_t done, int64_t total) {
+    stop_if_interrupted();
+    status.progress("bytes", done, total);
+  };
   const Inspection found = while_loading([&] { return inspect(options); });
   status.clear();
   if (json) {

@@ -1,5 +1,7 @@
 // The `weft` program: flags in, results out. What it does is done by the libraries.
+#include <algorithm>
 #include <cstdio>
+#include <memory>
 
 #include <CLI/CLI.hpp>
 
@@ -22,12 +24,40 @@ int report(weft::ExitCode code, std::string_view message) {
   return code;
 }
 
+int report_interrupted(std::string_view message) {
+  weft::write_note(fmt::format("interrupted: {}", message));
+  return weft::kExitInterrupted;
+}
+
 // The subcommand that the arguments chose, as deep as they go.
 const CLI::App& chosen(const CLI::App& app) {
   const CLI::App* found = &app;
   while (!found->get_subcommands().empty()) found = found->get_subcommands().front();
   return *found;
 }
+
+// Reading would take an empty value for an absent one. What may be empty is read as text.
+void refuse_empty_values(const CLI::App& app) {
+  const auto look = [](const CLI::App& part) {
+    for (const CLI::Option* option : part.get_options()) {
+      const std::vector<std::string> found = option->results();
+      if (std::ranges::find(found, "") == found.end() || option->check_lname("pp-layers")) continue;
+      weft::fail(weft::ErrorKind::bad_input, "command line", "{}: wanted a value, found an empty one", option->get_name());
+    }
+  };
+  const CLI::App& sub = chosen(app);
+  look(sub);
+  for (const CLI::App* group : sub.get_subcommands([](const CLI::App* part) { return part->get_name().empty(); })) look(*group);
+}
+
+// Says once what a group of options is for, in the group's own words.
+class HelpFormatter : public CLI::Formatter {
+ public:
+  std::string make_description(const CLI::App* app) const override {
+    const std::string text = app->get_description();
+    return text.empty() ? text : text + "\n";
+  }
+};
 
 // What was not understood, with the closest known name.
 std::string explain(const CLI::App& app, const CLI::ParseError& error) {
@@ -58,6 +88,7 @@ std::string explain(const CLI::App& app, const CLI::ParseError& error) {
 int run(int argc, char** argv) {
   weft::Command command;
   CLI::App app("Weft runs hybrid linear-attention language models.", "weft");
+  app.formatter(std::make_shared<HelpFormatter>());
   app.footer(kFooter);
   app.set_version_flag("--version", "weft 0.1.0");
   app.require_subcommand(1);
@@ -79,6 +110,7 @@ int run(int argc, char** argv) {
     return report(weft::kExitUsage,
                   fmt::format("[command line] {}; weft --help and weft SUBCOMMAND --help say more", explain(app, error)));
   }
+  refuse_empty_values(app);
   return command.run();
 }
 
@@ -88,9 +120,11 @@ int main(int argc, char** argv) {
   try {
     return run(argc, argv);
   } catch (const weft::ExitError& error) {
+    if (weft::interrupt_flag().load()) return report_interrupted(error.what());
     return report(error.code(), error.what());
   } catch (...) {
     const weft::Failure failure = weft::current_failure();
+    if (weft::interrupt_flag().load()) return report_interrupted(failure.message);
     return report(weft::exit_code_of(failure.kind, false), failure.message);
   }
 }

@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 
 #include "app/command.h"
+#include "app/flags.h"
 #include "app/terminal.h"
 
 namespace weft {
@@ -18,12 +19,15 @@ Examples:
   weft plan -m Kimi-K3 --pp-size 4 --node-memory 512GiB --bandwidth 400
   weft plan -m Kimi-K3 --pp-layers 0-30,31-61,62-92 --node-memory 512GiB --reserve-fraction 0.03 --json)";
 
+constexpr int64_t kMostTokens = 32768;  // reserved for a sequence unless --tokens says more
+
 struct Flags {
   std::string dir;
   PlanOptions options;
   std::string memory;
   std::string profile;
-  int64_t tokens = 32768;
+  std::optional<int64_t> tokens;
+  const CLI::Option* layers_option = nullptr;
   std::optional<double> bandwidth;  // GB/s
   bool json = false;
 };
@@ -32,20 +36,32 @@ bool has_tensors(const std::filesystem::path& dir) {
   return std::filesystem::exists(dir / "model.safetensors.index.json") || std::filesystem::exists(dir / "model.safetensors");
 }
 
-PlanModel read_model(const std::filesystem::path& dir) {
-  if (has_tensors(dir)) return plan_model(Checkpoint(dir));
-  return plan_model(parse_kimi_config(read_json_file(dir / "config.json"), (dir / "config.json").string()));
+struct Sized {
+  PlanModel model;
+  int64_t context = 0;  // tokens
+};
+
+Sized read_model(const std::filesystem::path& dir) {
+  if (has_tensors(dir)) {
+    const Checkpoint checkpoint(dir);
+    return {plan_model(checkpoint), checkpoint.config().max_context};
+  }
+  const KimiConfig config(parse_kimi_config(read_json_file(dir / "config.json"), (dir / "config.json").string()));
+  return {plan_model(config), config.max_context};
 }
 
 ExitCode plan(const Flags& flags) {
   PlanOptions options = flags.options;
   if (!flags.memory.empty()) options.node_memory = parse_memory_list(flags.memory);
-  options.tokens = TokenCount(flags.tokens);
   if (flags.profile == "exact") options.profile = ops::Profile::exact;
   if (flags.profile == "bf16") options.profile = ops::Profile::bf16;
   if (flags.bandwidth) options.bandwidth = *flags.bandwidth * 1e9;
-  const PlanModel model = while_loading([&] { return read_model(flags.dir); });
-  const Plan made = make_plan(model, options);
+  if (flags.layers_option->count() > 0 && options.layers.empty()) {
+    fail(ErrorKind::bad_input, "plan", "P01: empty layer specification");
+  }
+  const Sized sized = while_loading([&] { return read_model(flags.dir); });
+  options.tokens = TokenCount(flags.tokens.value_or(std::min(kMostTokens, sized.context)));
+  const Plan made = make_plan(sized.model, options);
   if (flags.json) {
     write_json_output(made.to_json());
   } else {
@@ -62,8 +78,10 @@ void add_plan(CLI::App& app, Command& command) {
   CLI::App* sub = app.add_subcommand("plan", "What would be loaded where: stages, bytes, memory, boundaries");
   sub->footer(kExamples);
   sub->add_option("-m,--model", flags->dir, "Folder of the checkpoint")->required()->type_name("DIR");
-  sub->add_option("--pp-size", options.stages, "Number of stages (default 1, or as --pp-layers says)");
-  sub->add_option("--pp-layers", options.layers, "Layers of each stage, as in 0-3,4-7 or 4+4; default: the best split");
+  sub->add_option("--pp-size", options.stages, "Number of stages (default 1, or as --pp-layers says)")
+      ->check(whole_number(1, 1U << 20U));
+  flags->layers_option =
+      sub->add_option("--pp-layers", options.layers, "Layers of each stage, as in 0-3,4-7 or 4+4; default: the best split");
   sub->add_option("--node-memory", flags->memory,
                   "Memory of each node, one value for all or a list, as in 512GiB; default: no limit");
   sub->add_option("--reserve-fraction", options.reserve_fraction, "Share of each node's memory that stays free")
@@ -72,9 +90,8 @@ void add_plan(CLI::App& app, Command& command) {
   sub->add_option("--pp-max-sequences", options.sequences, "Sequences that the plan leaves room for")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
       ->capture_default_str();
-  sub->add_option("--tokens", flags->tokens, "Tokens of each of those sequences")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 30))
-      ->capture_default_str();
+  sub->add_option("--tokens", flags->tokens, "Tokens of each of those sequences; default: the model's context, at most 32768")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 30));
   sub->add_option("--prefill-chunk,--pp-prefill-chunk", options.prefill_chunk, "Prompt tokens of one step")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
       ->capture_default_str();

@@ -14,6 +14,7 @@
 #include "app/exit_codes.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/units.h"
 
 namespace weft {
 namespace {
@@ -21,11 +22,40 @@ namespace {
 std::atomic<bool> interrupted{false};
 static_assert(std::atomic<bool>::is_always_lock_free);
 
-extern "C" void on_interrupt(int) {
-  if (interrupted.exchange(true)) ::_exit(kExitInterrupted);
+std::atomic<bool> terminated{false};
+
+extern "C" void on_interrupt(int signal) {
+  if (signal == SIGTERM) terminated.store(true);
+  if (!interrupted.exchange(true)) return;
+  constexpr std::string_view kLine = "\ninterrupted twice: ended at once\n";
+  static_cast<void>(!::write(STDERR_FILENO, kLine.data(), kLine.size()));
+  ::_exit(kExitInterrupted);
 }
 
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+constexpr double kPlainInterval = 10.0;  // seconds between lines where there is no terminal
+
+std::string duration_text(double seconds) {
+  const auto whole = static_cast<int64_t>(std::clamp(seconds, 0.0, 1e12));
+  if (whole < 120) return fmt::format("{} s", whole);
+  if (whole < 7200) return fmt::format("{} min", whole / 60);
+  return fmt::format("{} h {} min", whole / 3600, whole / 60 % 60);
+}
+
+std::string progress_text(std::string_view what, int64_t done, int64_t total, int64_t first, double seconds) {
+  const bool bytes = what == "bytes";
+  std::string line =
+      bytes ? fmt::format("{} of {}", human_bytes(done), human_bytes(total)) : fmt::format("{} {} of {}", what, done, total);
+  if (total > 0)
+    line += fmt::format(" ({} %)", static_cast<int64_t>(100.0 * static_cast<double>(done) / static_cast<double>(total)));
+  if (seconds > 0.0 && done > first) {
+    const double rate = static_cast<double>(done - first) / seconds;
+    line += bytes ? fmt::format(", {}/s", human_bytes(static_cast<int64_t>(rate))) : fmt::format(", {:.1f}/s", rate);
+    line += fmt::format(", {} left", duration_text(static_cast<double>(total - done) / rate));
+  }
+  return line;
+}
 
 }  // namespace
 
@@ -48,23 +78,18 @@ void write_error_stream(std::string_view text) {
 void write_note(std::string_view line) { write_error_stream(fmt::format("{}\n", line)); }
 
 void StatusLine::progress(std::string_view what, int64_t done, int64_t total) {
-  if (!errors_are_terminal()) return;
   const double time = now();
   if (!begun_) {
     begun_ = time;
+    shown_ = time;
     first_ = done;
   }
-  if (visible_ && time - shown_ < 0.1) return;
+  const bool terminal = errors_are_terminal();
+  if (terminal ? visible_ && time - shown_ < 0.1 : time - shown_ < kPlainInterval) return;
   shown_ = time;
-  visible_ = true;
-  std::string line = fmt::format("\r\x1b[K{} {}/{}", what, done, total);
-  const double passed = time - *begun_;
-  if (total > 0) line += fmt::format(" ({} %)", 100 * done / total);
-  if (passed > 0.0 && done > first_) {
-    const double rate = static_cast<double>(done - first_) / passed;
-    line += fmt::format(", {:.1f}/s, {:.0f} s left", rate, static_cast<double>(total - done) / rate);
-  }
-  write_error_stream(line);
+  visible_ = terminal;
+  const std::string text = progress_text(what, done, total, first_, time - *begun_);
+  write_error_stream(terminal ? fmt::format("\r\x1b[K{}", text) : fmt::format("{}\n", text));
 }
 
 void StatusLine::clear() {
@@ -90,10 +115,18 @@ const std::atomic<bool>& interrupt_flag() { return interrupted; }
 void watch_interrupts() {
   struct sigaction action{};
   action.sa_handler = on_interrupt;
-  ::sigaction(SIGINT, &action, nullptr);  // without SA_RESTART: a waiting read ends
+  // Without SA_RESTART: a waiting read ends.
+  ::sigaction(SIGINT, &action, nullptr);
+  ::sigaction(SIGTERM, &action, nullptr);
 }
 
-void forget_interrupt() { interrupted.store(false); }
+void forget_interrupt() {
+  if (!terminated.load()) interrupted.store(false);
+}
+
+void stop_if_interrupted() {
+  if (interrupted.load()) fail(ErrorKind::unavailable, "interrupt", "stopped before the end");
+}
 
 std::optional<std::string> read_line() {
   static std::string held;

@@ -24,7 +24,8 @@ void write_note(std::string_view line);
 // Text on standard error as it is.
 void write_error_stream(std::string_view text);
 
-// One line on standard error that is written over, on a terminal only. It takes at most ten updates a second.
+// Progress on standard error: on a terminal one line that is written over, at most ten times a second; elsewhere a line every
+// ten seconds, so that short work writes none.
 class StatusLine {
  public:
   StatusLine() = default;
@@ -32,7 +33,8 @@ class StatusLine {
   StatusLine(const StatusLine&) = delete;
   StatusLine& operator=(const StatusLine&) = delete;
 
-  // "prompt 512/2048 (25 %), 180/s, 9 s left"
+  // "prompt 512 of 2048 (25 %), 180.0/s, 9 s left"; counts of "bytes" in units: "1.20 GiB of 2.50 GiB (48 %), 210.00 MiB/s,
+  // ..."
   void progress(std::string_view what, int64_t done, int64_t total);
   void clear();
 
@@ -46,10 +48,11 @@ class StatusLine {
 // The contents of a file, or of standard input for "-".
 [[nodiscard]] std::string read_input(const std::string& path);
 
-// Ctrl-C sets the flag; a second one ends the process at once with exit code 130.
+// Ctrl-C (SIGINT) and SIGTERM set the flag; a second one ends the process at once with exit code 130.
 [[nodiscard]] const std::atomic<bool>& interrupt_flag();
 void watch_interrupts();
-void forget_interrupt();  // for a program that goes on
+void forget_interrupt();     // for a program that goes on after Ctrl-C; SIGTERM is not forgotten
+void stop_if_interrupted();  // throws unavailable once the flag is set
 
 // A line of standard input without its end; nothing at the end of the input or when Ctrl-C came while waiting.
 [[nodiscard]] std::optional<std::string> read_line();

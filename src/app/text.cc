@@ -35,6 +35,10 @@ void add(CLI::App& app, Command& command, const char* name, const char* what, co
 void add_text(CLI::App& app, Command& command) {
   CLI::App* sub = app.add_subcommand("text", "Tokens, prompts and answers as JSON");
   sub->require_subcommand(1);
+  sub->footer(R"(Examples:
+  echo '{"text": "Hello"}' | weft text encode -m models/k3-mini
+  echo '{"ids": [40, 845, 299]}' | weft text decode -m models/k3-mini
+  echo '{"messages": [{"role": "user", "content": "Hi"}]}' | weft text render -m models/k3-mini)");
   add(*sub, command, "encode", "Text to token ids",
       R"(Input: {"text": "...", "allow_special": false} or {"segments": [["text", is_control], ...]}
 Output: {"ids": [...], "count": n}
@@ -42,8 +46,12 @@ Output: {"ids": [...], "count": n}
 Example:
   echo '{"text": "Hello"}' | weft text encode -m models/k3-mini)",
       text_encode_json);
-  add(*sub, command, "decode", "Token ids to text", R"(Input: {"ids": [...], "control": "none" | "unflagged" | "all"}
+  add(*sub, command, "decode", "Token ids to text", R"(Input: {"ids": [...], "control": "none"}
 Output: {"text": "..."}
+"control" is what stands for a control token:
+  "none"       nothing (the default)
+  "unflagged"  its name where its special flag is false, else nothing (skip_special_tokens of other programs)
+  "all"        its name
 
 Example:
   echo '{"ids": [40, 845, 299]}' | weft text decode -m models/k3-mini)",

@@ -1,11 +1,15 @@
 // weft trace: logits and every layer's output, to a file.
 #include "pipeline/trace.h"
 
+#include <algorithm>
+#include <charconv>
+
 #include <CLI/CLI.hpp>
 
 #include "app/command.h"
 #include "app/flags.h"
 #include "app/terminal.h"
+#include "base/plural.h"
 #include "model/checkpoint.h"
 
 namespace weft {
@@ -21,16 +25,41 @@ Examples:
 
 struct Flags {
   ModelFlags model;
-  std::vector<int32_t> ids;
+  std::string ids;
   std::string out;
 };
 
+std::vector<int32_t> parse_ids(std::string_view text) {
+  std::vector<int32_t> ids;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    std::string_view item = text.substr(begin, end - begin);
+    begin = end + 1;
+    while (item.starts_with(' ')) item.remove_prefix(1);
+    while (item.ends_with(' ')) item.remove_suffix(1);
+    int32_t id = 0;
+    const auto [at, error] = std::from_chars(item.data(), item.data() + item.size(), id);
+    if (item.empty() || error != std::errc() || at != item.data() + item.size()) {
+      fail(ErrorKind::bad_input, "--ids", "item {}: wanted a token id, found '{}'", ids.size() + 1, item);
+    }
+    ids.push_back(id);
+  }
+  return ids;
+}
+
 ExitCode trace(const Flags& flags) {
+  const std::vector<int32_t> ids = parse_ids(flags.ids);
+  watch_interrupts();
   const LoadedExecutor model = flags.model.load_executor();
-  TraceCollector collector;
-  const Trace made = run_trace(*model.executor, flags.ids, flags.model.prefill_chunk, collector);
+  const auto count = static_cast<int64_t>(ids.size());
+  const int64_t context = model.checkpoint->config().max_context;
+  if (count > context) {
+    fail(ErrorKind::bad_input, "--ids", "wanted at most the context of {} tokens, found {}", context, count);
+  }
+  TraceCollector collector(&interrupt_flag());
+  const Trace made = run_trace(*model.executor, ids, flags.model.prefill_chunk, collector);
   write_trace(flags.out, made, model.checkpoint->config().residual_block.has_value());
-  write_note(fmt::format("{} tokens, {} layers, profile {}: {}", flags.ids.size(), model.executor->layer_count(),
+  write_note(fmt::format("{}, {}, profile {}: {}", counted(count, "token"), counted(model.executor->layer_count(), "layer"),
                          to_string(model.profile), flags.out));
   return kExitSuccess;
 }
@@ -42,7 +71,7 @@ void add_trace(CLI::App& app, Command& command) {
   CLI::App* sub = app.add_subcommand("trace", "Write logits and every layer's output for given ids");
   sub->footer(kExamples);
   flags->model.add(*sub);
-  sub->add_option("--ids", flags->ids, "Token ids, with commas between them")->required()->delimiter(',')->type_name("IDS");
+  sub->add_option("--ids", flags->ids, "Token ids, with commas between them")->required()->type_name("IDS");
   sub->add_option("--out", flags->out, "File to write, .safetensors")->required()->type_name("FILE");
   sub->callback([flags, &command] { command.run = [flags] { return trace(*flags); }; });
 }

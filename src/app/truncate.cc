@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 
 #include "app/command.h"
+#include "app/flags.h"
 #include "app/terminal.h"
 
 namespace weft {
@@ -22,10 +23,14 @@ struct Flags {
 
 ExitCode truncate(const Flags& flags) {
   TruncateOptions options = flags.options;
+  watch_interrupts();
   options.filter_lists = !flags.keep_lists;
   StatusLine status;
   const TruncateReport report = while_loading([&] {
-    return truncate_checkpoint(options, [&](int64_t done, int64_t total) { status.progress("bytes", done, total); });
+    return truncate_checkpoint(options, [&](int64_t done, int64_t total) {
+      stop_if_interrupted();
+      status.progress("bytes", done, total);
+    });
   });
   status.clear();
   if (flags.json) {
@@ -43,7 +48,7 @@ void add_truncate(CLI::App& app, Command& command) {
   CLI::App* sub = app.add_subcommand("truncate", "Copy the first layers of a checkpoint");
   sub->footer(kExamples);
   sub->add_option("-m,--model", flags->options.model, "Folder of the checkpoint")->required()->type_name("DIR");
-  sub->add_option("--layers", flags->options.layers, "Layers to keep")->required();
+  sub->add_option("--layers", flags->options.layers, "Layers to keep")->check(whole_number(1, 1U << 20U))->required();
   sub->add_option("-o,--out", flags->options.out, "Folder to write; absent or empty")->required()->type_name("DIR");
   sub->add_flag("--keep-lists", flags->keep_lists, "Change num_hidden_layers alone and leave the layer lists as they are");
   sub->add_flag("--json", flags->json, "The report as JSON");

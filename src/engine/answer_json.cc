@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "base/units.h"
+#include "base/plural.h"
 #include "engine/process_memory.h"
 #include "text/json_value.h"
 
@@ -17,6 +17,13 @@ std::string_view end_name(const TurnResult& result) {
 
 // The shortest decimal that gives the same float: 0.8, not 0.800000011920929.
 double shown(float value) { return std::stod(fmt::format("{}", value)); }
+
+// Rates are 0 when unknown.
+Json known(double rate) { return rate > 0.0 ? Json(rate) : Json(nullptr); }
+
+std::string rate_text(double rate, int digits, std::string_view unit) {
+  return rate > 0.0 ? fmt::format(", {:.{}f} {}", rate, digits, unit) : "";
+}
 
 double bytes_rate(const Model& model, const TurnResult& result) {
   return static_cast<double>(model.executor().bytes_per_token().value) * result.statistics.generate_rate();
@@ -79,16 +86,16 @@ Json result_json(const Model& model, const TurnResult& result, bool thinking) {
                       {"presence_penalty", shown(sampling.presence_penalty)},
                       {"seed", sampling.seed}};
   weft["tokens_reused"] = result.statistics.reused_tokens;
-  weft["tokens_computed"] = result.statistics.prompt_tokens - result.statistics.reused_tokens;
+  weft["tokens_computed"] = result.statistics.computed_tokens;
   weft["held_tail_dropped_bytes"] = result.counters.dropped_tail_bytes;
   weft["stray_markers"] = result.counters.stray_markers;
   weft["recovered_answers"] = result.counters.recoveries;
   weft["abandoned_calls"] = result.counters.abandoned_calls;
   weft["discarded_calls"] = result.counters.discarded_calls;
-  weft["prompt_tokens_per_second"] = result.statistics.prompt_rate();
-  weft["generated_tokens_per_second"] = result.statistics.generate_rate();
+  weft["prompt_tokens_per_second"] = known(result.statistics.prompt_rate());
+  weft["generated_tokens_per_second"] = known(result.statistics.generate_rate());
   weft["bytes_per_token"] = model.executor().bytes_per_token().value;
-  weft["gigabytes_per_second"] = bytes_rate(model, result) / kGiga;
+  weft["gigabytes_per_second"] = known(bytes_rate(model, result) / kGiga);
   weft["state_bytes"] = model.executor().state_bytes().value;
   weft["peak_memory_bytes"] = peak_memory().value;
   weft["notes"] = result.notes;
@@ -98,15 +105,16 @@ Json result_json(const Model& model, const TurnResult& result, bool thinking) {
 
 std::string summary_line(const Model& model, const TurnResult& result) {
   const TurnStatistics& statistics = result.statistics;
+  const int64_t read = statistics.reused_tokens + statistics.computed_tokens;
+  const std::string cut = read < statistics.prompt_tokens ? fmt::format("{} of ", read) : "";
   const std::string reused =
       statistics.reused_tokens > 0 ? fmt::format(" ({} kept from before)", statistics.reused_tokens) : "";
-  return fmt::format(
-      "{}: prompt {} tokens{}, {:.1f} tokens/s; generated {} tokens, {:.1f} tokens/s; {} per token, {:.2f} GB/s; peak memory "
-      "{}; "
-      "profile {}",
-      end_name(result), statistics.prompt_tokens, reused, statistics.prompt_rate(), statistics.generated_tokens,
-      statistics.generate_rate(), human_bytes(model.executor().bytes_per_token().value), bytes_rate(model, result) / kGiga,
-      human_bytes(peak_memory().value), to_string(model.profile()));
+  return fmt::format("{}: prompt {}{}{}{}; generated {}{}; {} per token{}; peak memory {}; profile {}", end_name(result), cut,
+                     counted(statistics.prompt_tokens, "token"), reused, rate_text(statistics.prompt_rate(), 1, "tokens/s"),
+                     counted(statistics.generated_tokens, "token"), rate_text(statistics.generate_rate(), 1, "tokens/s"),
+                     human_bytes(model.executor().bytes_per_token().value),
+                     rate_text(bytes_rate(model, result) / kGiga, 2, "GB/s"), human_bytes(peak_memory().value),
+                     to_string(model.profile()));
 }
 
 }  // namespace weft

@@ -27,6 +27,13 @@ void ChatSession::add_user(std::string text) {
   add(std::move(message));
 }
 
+void ChatSession::take_back(size_t count) {
+  if (count < answered_ || count > request_.messages.size()) {
+    fail(ErrorKind::internal, kPlace, "wanted to keep {} to {} messages, found {}", answered_, request_.messages.size(), count);
+  }
+  request_.messages.resize(count);
+}
+
 std::vector<TokenId> ChatSession::new_ids(const ChatPrompt& prompt) const {
   if (answered_ == 0) return prompt.ids;
   // Everything up to the last answer is in the state already, whatever ids the model chose to write it with. What is rendered
@@ -54,12 +61,14 @@ TurnResult ChatSession::answer(const AnswerOptions& options) {
   const std::vector<TokenId> fresh = new_ids(prompt);
   ids.insert(ids.end(), fresh.begin(), fresh.end());
   Turn turn(model_, sequence_.id(), consumed(), ids, prompt, options.turn);
-  ids_ = std::move(ids);
 
   AnswerBuilder builder;
-  failed_ = true;  // until the turn has ended in order
-  drive(turn, options, builder);
-  failed_ = false;
+  const TokenCount before = consumed();
+  if (const std::optional<Failure> failure = guard([&] { drive(turn, options, builder); })) {
+    failed_ = consumed() != before;
+    failure->raise();
+  }
+  ids_ = std::move(ids);
 
   TurnResult result;
   result.answer = builder.answer();
@@ -80,7 +89,9 @@ TurnResult ChatSession::answer(const AnswerOptions& options) {
 
 void ChatSession::drive(Turn& turn, const AnswerOptions& options, AnswerBuilder& builder) {
   Executor& executor = model_.executor();
-  const size_t max_open = model_.stages().size() + 1;
+  // A further step keeps the stages busy; on one stage it would only delay Ctrl-C.
+  const size_t stages = model_.stages().size();
+  const size_t max_open = stages > 1 ? stages + 1 : 1;
   std::deque<int64_t> open;  // prompt tokens submitted up to each open step
   std::optional<Failure> failure;
   const auto stopping = [&] { return failure || (options.cancelled != nullptr && options.cancelled->load()); };

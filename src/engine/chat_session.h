@@ -48,9 +48,15 @@ class ChatSession {
   void add(ChatMessage message);
   void add_user(std::string text);
 
-  // The model's answer to what was added. It becomes part of the history, a cut one too. Throws what steps throw; the session
-  // cannot go on then.
+  // Keeps the first `count` messages: forgets those behind them, to which there is no answer yet.
+  void take_back(size_t count);
+
+  // The model's answer to what was added. It becomes part of the history, a cut one too. What cannot be read or has no room
+  // throws bad_input before anything is computed; once it is taken back, the session goes on. Throws what steps throw; the
+  // session is not usable then.
   TurnResult answer(const AnswerOptions& options);
+
+  [[nodiscard]] bool usable() const { return !failed_; }
 
   [[nodiscard]] const std::vector<ChatMessage>& messages() const { return request_.messages; }
   // All ids of the conversation in order: consumed by the sequence, then those that wait for the next answer.

@@ -18,7 +18,7 @@ constexpr int kMaxThreads = 1024;
 
 std::vector<LayerRange> split(const Checkpoint& checkpoint, const ModelOptions& options) {
   const int64_t layers = checkpoint.all_layers().size();
-  if (!options.pp_layers.empty()) return parse_layer_ranges(options.pp_layers, layers, options.pp_size);
+  if (options.pp_layers) return parse_layer_ranges(*options.pp_layers, layers, options.pp_size);
   if (options.pp_size.value_or(1) == 1) return {checkpoint.all_layers()};
   PlanOptions plan_options;
   plan_options.stages = options.pp_size;

@@ -34,7 +34,6 @@ PerplexityReport measure_perplexity(Executor& executor, std::span<const int32_t>
   for (int64_t begin = 0; begin < total && !cancelled(); begin += options.window) {
     const OwnedSequence sequence(executor);
     const int64_t end = std::min(begin + options.window, total);
-    ++report.windows;
     for (int64_t at = begin; at < end && !cancelled();) {
       const int64_t count = std::min(options.chunk, end - at);
       Step step;
@@ -43,6 +42,7 @@ PerplexityReport measure_perplexity(Executor& executor, std::span<const int32_t>
       rows.ids.assign(ids.begin() + at, ids.begin() + at + count);
       rows.logits = Rows::Logits::all;
       const std::vector<RowsResult> results = executor.run(std::move(step));
+      if (at == begin) ++report.windows;
       const std::span<const float> logits = results.front().logits.view().as<float>();
       for (int64_t row = 0; row < count; ++row) {
         const int64_t next = at + row + 1;
@@ -57,8 +57,10 @@ PerplexityReport measure_perplexity(Executor& executor, std::span<const int32_t>
     }
   }
   report.interrupted = report.tokens < total;
-  if (report.scored > 0) report.nats = sum / static_cast<double>(report.scored);
-  report.perplexity = std::exp(report.nats);
+  if (report.scored > 0) {
+    report.nats = sum / static_cast<double>(report.scored);
+    report.perplexity = std::exp(*report.nats);
+  }
   return report;
 }
 

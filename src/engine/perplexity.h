@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 
 #include "pipeline/executor.h"
@@ -18,12 +19,12 @@ struct PerplexityOptions {
 };
 
 struct PerplexityReport {
-  int64_t tokens = 0;  // read
-  int64_t scored = 0;  // tokens with a predecessor in their window
-  int64_t windows = 0;
-  double nats = 0.0;         // mean of -ln p over the scored tokens, raw logits, summed in double
-  double perplexity = 0.0;   // e^nats
-  bool interrupted = false;  // the numbers are of the tokens read so far
+  int64_t tokens = 0;                // read
+  int64_t scored = 0;                // tokens with a predecessor in their window
+  int64_t windows = 0;               // begun
+  std::optional<double> nats;        // mean of -ln p over the scored tokens, raw logits, summed in double; absent when none was
+  std::optional<double> perplexity;  // e^nats
+  bool interrupted = false;          // the numbers are of the tokens read so far
 };
 
 // The ids in windows that do not overlap; each starts from an empty state, so its first token is not scored. Throws bad_input

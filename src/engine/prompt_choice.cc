@@ -32,6 +32,11 @@ JsonValue json_message(std::string_view role, std::string text) {
   return value;
 }
 
+bool is_system(const JsonValue& message) {
+  const JsonValue* role = message.is(Kind::object) ? message.find("role") : nullptr;
+  return role != nullptr && role->is(Kind::string) && (role->text == "system" || role->text == "developer");
+}
+
 void erase(JsonValue& object, std::initializer_list<std::string_view> keys) {
   std::erase_if(object.members, [&](const auto& member) { return std::ranges::find(keys, member.first) != keys.end(); });
 }
@@ -87,7 +92,11 @@ RequestChoice build_request(const PromptChoice& choice, bool may_be_empty) {
       fail(ErrorKind::bad_input, "messages", "wanted an array of messages or a chat request, found {}", describe(given.kind));
     }
   }
-  if (choice.system) messages.items.insert(messages.items.begin(), json_message("system", *choice.system));
+  if (choice.system) {
+    const bool has_own = !messages.items.empty() && is_system(messages.items.front());
+    if (has_own) messages.items.erase(messages.items.begin());
+    messages.items.insert(messages.items.begin(), json_message("system", *choice.system));
+  }
   if (choice.prompt) messages.items.push_back(json_message("user", *choice.prompt));
   const bool empty = messages.items.empty();
   if (empty && !may_be_empty) fail(ErrorKind::bad_input, "messages", "wanted at least one message, found none");

@@ -12,8 +12,8 @@ namespace weft {
 struct PromptChoice {
   std::optional<std::string> prompt;    // the text of a user message, the last one
   std::optional<std::string> messages;  // JSON: an array of messages, or a chat request as the HTTP API takes it
-  std::optional<std::string> system;    // the text of a system message, put first
-  std::optional<std::string> tools;     // JSON: an array of tools
+  std::optional<std::string> system;  // the first message; a system or developer message that the request begins with gives way
+  std::optional<std::string> tools;   // JSON: an array of tools
   std::optional<bool> thinking;
   std::optional<std::string> thinking_effort;  // low, high, max
 };

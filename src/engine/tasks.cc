@@ -128,6 +128,7 @@ std::vector<Task> read_tasks(std::string_view json, std::string_view place) {
   for (const JsonValue& entry : member(root, "prompts", Kind::array, place).items) {
     tasks.push_back(read_task(entry, place, tasks.size()));
   }
+  if (tasks.empty()) fail(ErrorKind::bad_input, place, "prompts: wanted at least one, found none");
   return tasks;
 }
 

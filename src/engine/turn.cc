@@ -12,7 +12,7 @@ double seconds(std::chrono::steady_clock::duration duration) { return std::chron
 }  // namespace
 
 double TurnStatistics::prompt_rate() const {
-  return prompt_seconds > 0.0 ? static_cast<double>(prompt_tokens - reused_tokens) / prompt_seconds : 0.0;
+  return prompt_seconds > 0.0 ? static_cast<double>(computed_tokens) / prompt_seconds : 0.0;
 }
 
 double TurnStatistics::generate_rate() const {
@@ -106,6 +106,7 @@ TurnStatistics Turn::statistics() const {
   TurnStatistics made;
   made.prompt_tokens = prompt_size();
   made.reused_tokens = consumed_.value;
+  made.computed_tokens = prompt_tokens_submitted();
   made.generated_tokens = static_cast<int64_t>(generated_.size());
   made.reasoning_tokens = parser_.counters().reasoning_tokens;
   made.prompt_seconds = seconds(first_.value_or(Clock::now()) - begun_);

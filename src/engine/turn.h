@@ -41,9 +41,10 @@ enum class TurnEnd : uint8_t {
 struct TurnStatistics {
   int64_t prompt_tokens = 0;     // all before the first generated one
   int64_t reused_tokens = 0;     // of them, already in the state
+  int64_t computed_tokens = 0;   // of them, computed by this turn; with the reused ones all, unless the turn was cancelled
   int64_t generated_tokens = 0;  // markers and the end token included
   int64_t reasoning_tokens = 0;
-  double prompt_seconds = 0.0;    // until the first token
+  double prompt_seconds = 0.0;    // until the first token, or the end
   double generate_seconds = 0.0;  // from the first token to the last
 
   [[nodiscard]] double prompt_rate() const;    // computed prompt tokens a second; 0 when unknown

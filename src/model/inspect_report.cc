@@ -1,7 +1,7 @@
 // How an inspection is shown.
 #include <map>
 
-#include "base/units.h"
+#include "base/plural.h"
 #include "model/inspect.h"
 
 namespace weft {
@@ -81,8 +81,8 @@ Json Inspection::to_json() const {
 
 std::string Inspection::to_text() const {
   const KimiConfig& c = config;
-  std::string out = fmt::format("{}: {}, {} layers, hidden {}, vocabulary {}, context {}\n", folder, c.model_type,
-                                c.layer_count, c.hidden_size, c.vocab_size, with_commas(c.max_context));
+  std::string out = fmt::format("{}: {}, {}, hidden {}, vocabulary {}, context {}\n", folder, c.model_type,
+                                counted(c.layer_count, "layer"), c.hidden_size, c.vocab_size, with_commas(c.max_context));
   std::vector<std::string> kinds;
   for (const auto& [kind, count] : kinds_of(*this)) kinds.push_back(fmt::format("{} {}", count, kind));
   out += fmt::format("layers: {}\n", fmt::join(kinds, ", "));
@@ -93,7 +93,7 @@ std::string Inspection::to_text() const {
                        c.shared_experts, c.moe_intermediate_size);
   if (c.latent_size) out += fmt::format(" on {}", *c.latent_size);
   if (c.residual_block) out += fmt::format(", residual blocks of {} layers", *c.residual_block);
-  out += fmt::format("\n{} files, {} tensors, {} bytes ({})\n", files, with_commas(tensors), with_commas(file_bytes),
+  out += fmt::format("\n{}, {}, {} bytes ({})\n", counted(files, "file"), counted(tensors, "tensor"), with_commas(file_bytes),
                      human_bytes(file_bytes));
   for (const DTypeTotal& d : dtypes)
     out +=

@@ -7,7 +7,8 @@
 #include <span>
 
 #include "base/file.h"
-#include "base/units.h"
+#include "base/new_folder.h"
+#include "base/plural.h"
 #include "formats/safetensors.h"
 #include "model/kimi_config.h"
 #include "model/param_table.h"
@@ -131,12 +132,7 @@ class Writer {
       : options_(options), progress_(progress), json_(synth_config(options)), config_(parse_kimi_config(json_, kPlace)) {}
 
   SynthReport run() {
-    std::error_code error;
-    if (std::filesystem::exists(options_.out, error) && !std::filesystem::is_empty(options_.out, error))
-      fail(ErrorKind::bad_input, kPlace, "{}: wanted an absent or empty folder", options_.out.string());
-    std::filesystem::create_directories(options_.out, error);
-    if (error) fail(ErrorKind::bad_input, kPlace, "{}: {}", options_.out.string(), error.message());
-
+    NewFolder folder(options_.out, kPlace);
     const std::vector<ParamSpec> table = kimi_param_table(config_);
     const bool vision = json_.contains("vision_config");
     files_ = config_.layer_count + 1 + (vision ? 2 : 0);
@@ -145,6 +141,7 @@ class Writer {
       for (const Planned& p : vision_tower()) total_ += bytes_of(p.spec);
     if (vision)
       for (const Planned& p : projector()) total_ += bytes_of(p.spec);
+    if (!options_.sparse) folder.require_free(total_);
 
     for (int64_t l = 0; l < config_.layer_count; ++l) {
       std::vector<Planned> tensors;
@@ -172,6 +169,7 @@ class Writer {
                              {"temperature", 1.0},
                              {"top_p", 0.95}};
     write_file_atomic(options_.out / "generation_config.json", generation.dump(2) + "\n");
+    folder.keep();
     return report_;
   }
 
@@ -368,8 +366,8 @@ Json SynthReport::to_json() const {
 }
 
 std::string SynthReport::to_text() const {
-  return fmt::format("{} files, {} tensors, {} bytes ({})\n", with_commas(shards), with_commas(tensors),
-                     with_commas(file_bytes), human_bytes(file_bytes));
+  return fmt::format("{}, {}, {} bytes ({})\n", counted(shards, "file"), counted(tensors, "tensor"), with_commas(file_bytes),
+                     human_bytes(file_bytes));
 }
 
 }  // namespace weft

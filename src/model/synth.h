@@ -41,7 +41,8 @@ struct SynthReport {
 // config.json and generation_config.json. Vision files are written when hidden_size is the published one. Streams: memory stays
 // at one shard's header plus the index. Linear weights are uniform-sum normal with deviation 1/sqrt(in), norms 1, A_log
 // log U(1, 16) with a zero tail up to head_dim, dt_bias small, experts random MXFP4 codes, so that logits are finite.
-// The same options give the same bytes. `progress`, if set, receives bytes done and in total.
+// The same options give the same bytes. `progress`, if set, receives bytes done and in total; what it throws ends the work. The
+// free space is looked at first (bad_input); after a failure nothing of what was written is left.
 SynthReport synthesize(const SynthOptions& options, const std::function<void(int64_t done, int64_t total)>& progress = {});
 
 }  // namespace weft

@@ -4,7 +4,8 @@
 #include <set>
 
 #include "base/file.h"
-#include "base/units.h"
+#include "base/new_folder.h"
+#include "base/plural.h"
 #include "formats/inventory.h"
 #include "formats/safetensors.h"
 #include "model/checkpoint.h"
@@ -54,15 +55,10 @@ class Truncator {
     const int64_t found = source_.config().layer_count;
     if (options_.layers < 1 || options_.layers > found)
       fail(ErrorKind::bad_input, kPlace, "layers: wanted 1 to {}, found {}", found, options_.layers);
-    std::error_code error;
-    if (fs::exists(options_.out, error) && !fs::is_empty(options_.out, error))
-      fail(ErrorKind::bad_input, kPlace, "{}: wanted an absent or empty folder", options_.out.string());
-    fs::create_directories(options_.out, error);
-    if (error) fail(ErrorKind::bad_input, kPlace, "{}: {}", options_.out.string(), error.message());
-
+    NewFolder folder(options_.out, kPlace);
     report_.layers = options_.layers;
     sort_tensors();
-    for (uint32_t f = 0; f < kept_.size(); ++f) keep_file(f);
+    for (uint32_t f = 0; f < kept_.size(); ++f) keep_file(f, folder);
     index_ += "\n }\n}\n";
     write_file_atomic(options_.out / kIndex,
                       fmt::format("{{\n \"metadata\": {{\n  \"total_size\": {}\n }},\n \"weight_map\": {{", data_) + index_);
@@ -76,6 +72,7 @@ class Truncator {
     const Checkpoint copy(options_.out);
     copy.require(copy.all_layers());
     report_.notes = copy.notes();
+    folder.keep();
     return report_;
   }
 
@@ -92,7 +89,7 @@ class Truncator {
     }
   }
 
-  void keep_file(uint32_t f) {
+  void keep_file(uint32_t f, const NewFolder& folder) {
     const Inventory& inventory = source_.inventory();
     const InventoryFile& file = inventory.files()[f];
     if (kept_[f].empty()) return;
@@ -101,6 +98,9 @@ class Truncator {
       ++report_.tensors;
     }
     if (static_cast<int64_t>(kept_[f].size()) == file.tensors && link(f)) return;
+    int64_t bytes = 0;
+    for (const TensorId id : kept_[f]) bytes += inventory.bytes(id);
+    folder.require_free(bytes);
     write(f);
   }
 
@@ -176,8 +176,9 @@ Json TruncateReport::to_json() const {
 }
 
 std::string TruncateReport::to_text() const {
-  std::string text = fmt::format("{} layers, {} tensors; {} files linked, {} written ({} bytes)\n", layers,
-                                 with_commas(tensors), linked_files, written_files, with_commas(written_bytes));
+  std::string text =
+      fmt::format("{}, {}; {} linked, {} written ({} bytes)\n", counted(layers, "layer"), counted(tensors, "tensor"),
+                  counted(linked_files, "file"), written_files, with_commas(written_bytes));
   if (!copied.empty()) text += fmt::format("copied: {}\n", fmt::join(copied, ", "));
   for (const std::string& note : notes) text += fmt::format("note: {}\n", note);
   return text;

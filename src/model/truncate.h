@@ -33,7 +33,8 @@ struct TruncateReport {
 
 // Keeps the tensors of layers < N and those of no layer. Shards keep their names; those left without a tensor are not there.
 // config.json, the index and the tokenizer's files are written; the copy is opened and checked before this returns. `progress`,
-// if set, receives bytes done and in total. Throws bad_input for a wrong number of layers or an occupied folder.
+// if set, receives bytes done and in total; what it throws ends the work. After a failure nothing of what was written is left.
+// Throws bad_input for a wrong number of layers or an occupied folder.
 TruncateReport truncate_checkpoint(const TruncateOptions& options,
                                    const std::function<void(int64_t done, int64_t total)>& progress = {});
 

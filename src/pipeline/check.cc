@@ -8,10 +8,13 @@
 
 #include "base/error.h"
 #include "base/guard.h"
+#include "base/plural.h"
 #include "pipeline/trace.h"
 
 namespace weft {
 namespace {
+
+constexpr int64_t kOtherChunk = 7;
 
 // The first value that is not finite, as "row r, column c: value".
 std::optional<std::string> not_finite(const Tensor& rows) {
@@ -22,12 +25,22 @@ std::optional<std::string> not_finite(const Tensor& rows) {
   return fmt::format("position {}, element {}: {}", index / rows.shape().last(), index % rows.shape().last(), *at);
 }
 
+// A chunk that cuts the probe at other places than `chunk` (at most `tokens`, which are at least 2) does.
+int64_t other_chunk(int64_t chunk, int64_t tokens) {
+  if (chunk == 1) return tokens;
+  return chunk > kOtherChunk ? kOtherChunk : chunk - 1;
+}
+
+std::string chunk_text(int64_t chunk, int64_t tokens) {
+  return chunk == tokens ? "the whole probe" : fmt::format("chunks of {}", counted(chunk, "token"));
+}
+
 bool same_bits(std::span<const float> a, std::span<const float> b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size_bytes()) == 0;
 }
 
 CheckLine check_layers(const Executor& executor, const TraceCollector& collector) {
-  CheckLine line{"finite layer outputs", true, fmt::format("{} layers", executor.layer_count())};
+  CheckLine line{"finite layer outputs", true, counted(executor.layer_count(), "layer")};
   for (LayerIndex layer(0); layer < LayerIndex(executor.layer_count()); ++layer) {
     if (!collector.has(TracePoint::out, layer)) return {line.what, false, fmt::format("no output of layer {}", layer)};
     if (const auto fault = not_finite(collector.rows(TracePoint::out, layer))) {
@@ -53,15 +66,16 @@ std::vector<CheckLine> check_model(Executor& executor, const CheckOptions& optio
     mixed = mixed * 6364136223846793005ULL + 1442695040888963407ULL;
     ids.push_back(static_cast<int32_t>((mixed >> 33) % static_cast<uint64_t>(executor.vocab_size())));
   }
-  TraceCollector collector;
+  TraceCollector collector(options.cancelled);
   std::vector<CheckLine> lines;
   Trace trace;
   if (const auto failure = guard([&] { trace = run_trace(executor, ids, options.chunk, collector); })) {
+    if (options.cancelled != nullptr && options.cancelled->load()) failure->raise();
     lines.push_back(check_layers(executor, collector));
     lines.push_back({"forward pass", false, failure->message});
     return lines;
   }
-  lines.push_back({"forward pass", true, fmt::format("{} tokens", options.tokens)});
+  lines.push_back({"forward pass", true, counted(options.tokens, "token")});
   const Shape wanted{options.tokens, executor.vocab_size()};
   lines.push_back({"logits shape", trace.logits.shape() == wanted, to_string(trace.logits.shape())});
   lines.push_back(check_layers(executor, collector));
@@ -69,17 +83,20 @@ std::vector<CheckLine> check_model(Executor& executor, const CheckOptions& optio
 
   std::vector<int32_t> changed = ids;
   changed.back() = static_cast<int32_t>((changed.back() + 1) % executor.vocab_size());
-  TraceCollector changed_collector;
+  TraceCollector changed_collector(options.cancelled);
   const Trace changed_trace = run_trace(executor, changed, options.chunk, changed_collector);
   const auto earlier = static_cast<size_t>((options.tokens - 1) * executor.vocab_size());
   lines.push_back({"causality",
                    same_bits(trace.logits.as<float>().first(earlier), changed_trace.logits.as<float>().first(earlier)),
-                   fmt::format("another last token, {} earlier rows compared bit for bit", options.tokens - 1)});
+                   fmt::format("another last token, {} compared bit for bit", counted(options.tokens - 1, "earlier row"))});
 
-  TraceCollector chunked_collector;
-  const Trace chunked = run_trace(executor, ids, 7, chunked_collector);
-  lines.push_back({"chunks", same_bits(trace.logits.as<float>(), chunked.logits.as<float>()),
-                   "chunks of 7 tokens against the whole probe, bit for bit"});
+  TraceCollector chunked_collector(options.cancelled);
+  const int64_t chunk = std::min(options.chunk, options.tokens);
+  const int64_t other = other_chunk(chunk, options.tokens);
+  const Trace chunked = run_trace(executor, ids, other, chunked_collector);
+  lines.push_back(
+      {"chunks", same_bits(trace.logits.as<float>(), chunked.logits.as<float>()),
+       fmt::format("{} against {}, bit for bit", chunk_text(other, options.tokens), chunk_text(chunk, options.tokens))});
   return lines;
 }
 

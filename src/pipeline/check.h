@@ -1,6 +1,7 @@
 // `weft check`: does this checkpoint hold a working model?
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -13,6 +14,7 @@ struct CheckOptions {
   int64_t tokens = 65;  // length of the probe: ids spread over the vocabulary by a fixed rule
   int64_t chunk = 512;
   uint64_t seed = 1;
+  const std::atomic<bool>* cancelled = nullptr;  // looked at layer by layer; once set, check_model throws unavailable
 };
 
 struct CheckLine {
@@ -23,7 +25,7 @@ struct CheckLine {
 
 // Runs a probe and looks at what comes out: the pass itself (its error is a line, not thrown), logits of the right shape, every
 // layer's output finite (the first that is not is named by layer and position), logits not all equal, a changed last token
-// changes no earlier row (causality, bit for bit), and rows in chunks equal to rows at once (bit for bit).
+// changes no earlier row (causality, bit for bit), and that other chunks than `chunk` change no row (bit for bit).
 [[nodiscard]] std::vector<CheckLine> check_model(Executor& executor, const CheckOptions& options);
 
 }  // namespace weft

@@ -1,4 +1,5 @@
 // How a plan is shown.
+#include "base/plural.h"
 #include "pipeline/plan.h"
 
 namespace weft {
@@ -57,8 +58,8 @@ Json Plan::to_json() const {
 }
 
 std::string Plan::to_text() const {
-  std::string text = fmt::format("{} layers in {} stage{}, profile {}, {} bytes of weights ({}){}\n", layer_count,
-                                 stages.size(), stages.size() == 1 ? "" : "s", to_string(profile), with_commas(weights),
+  std::string text = fmt::format("{} in {}, profile {}, {} bytes of weights ({}){}\n", counted(layer_count, "layer"),
+                                 counted(std::ssize(stages), "stage"), to_string(profile), with_commas(weights),
                                  human_bytes(weights), estimated ? ", estimated" : "");
   for (size_t i = 0; i < stages.size(); ++i) {
     const PlanStage& s = stages[i];

@@ -23,6 +23,7 @@ float mean_abs(std::span<const float> values) {
 }  // namespace
 
 void TraceCollector::record(TracePoint point, LayerIndex layer, TensorView rows) {
+  if (cancelled_ != nullptr && cancelled_->load()) fail(ErrorKind::unavailable, "trace", "stopped before the end");
   const std::lock_guard lock(mutex_);
   Recorded& recorded = recorded_[{point, layer}];
   recorded.width = rows.shape.rank() == 2 ? rows.shape[1] : 1;

@@ -1,6 +1,7 @@
 // The trace of a forward pass: what `weft trace` writes (ruling R17), `weft check` reads and the tests compare with goldens.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <filesystem>
 #include <map>
@@ -19,6 +20,9 @@ namespace weft {
 // Collects the rows that stages record, chunk after chunk, into whole tensors.
 class TraceCollector final : public TraceSink {
  public:
+  // Once `cancelled` is set, record() throws unavailable, which ends the step.
+  explicit TraceCollector(const std::atomic<bool>* cancelled = nullptr) : cancelled_(cancelled) {}
+
   void record(TracePoint point, LayerIndex layer, TensorView rows) override;
   // [T, n] of everything recorded for the point; an internal error when nothing was.
   [[nodiscard]] Tensor rows(TracePoint point, LayerIndex layer) const;
@@ -29,6 +33,7 @@ class TraceCollector final : public TraceSink {
     int64_t width = 0;
     std::vector<float> values;
   };
+  const std::atomic<bool>* cancelled_;
   mutable std::mutex mutex_;
   std::map<std::pair<TracePoint, LayerIndex>, Recorded> recorded_;  // guarded by mutex_
 };

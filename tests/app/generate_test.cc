@@ -102,6 +102,13 @@ TEST(Generate, MaxTokensEndsWithLength) {
   EXPECT_EQ(json["content"], "");
 }
 
+TEST(Generate, OneTokenHasNoRate) {
+  const Outcome outcome = run(generate({"-p", kMultiply, "-n", "1", "--temperature", "0", "--json"}));
+  EXPECT_THAT(outcome.err, HasSubstr("generated 1 token; "));
+  EXPECT_THAT(outcome.err, Not(HasSubstr("GB/s")));
+  EXPECT_EQ(parse_json(outcome.out, "output")["weft"]["generated_tokens_per_second"], nullptr);
+}
+
 TEST(Generate, TheSameAnswerHoweverItIsComputed) {
   const std::vector<std::vector<std::string>> ways = {
       {"--threads", "1"},
@@ -149,6 +156,20 @@ TEST(Chat, AnswersLineByLineAndKeepsItsState) {
   EXPECT_EQ(std::ranges::count(outcome.out, '\n'), 3);
   EXPECT_THAT(outcome.err, HasSubstr("kept from before"));
   expect_no_markers(outcome.out + outcome.err);
+}
+
+TEST(Chat, ARefusedMessageLeavesTheConversation) {
+  RunOptions options;
+  std::string too_long;
+  for (int i = 0; i < 5000; ++i) too_long += "hello ";
+  options.input = "What is the capital of Chile?\nbad \xff\n" + too_long + "\nHello\n";
+  const Outcome outcome = run({"chat", "-m", mini_dir(), "--temperature", "0"}, options);
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_EQ(std::ranges::count(outcome.out, '\n'), 2) << outcome.out;
+  EXPECT_THAT(outcome.err, HasSubstr("a context of 4096"));
+  EXPECT_THAT(outcome.err, HasSubstr("/reset"));
+  options.input = "What is the capital of Chile?\nHello\n";
+  EXPECT_EQ(run({"chat", "-m", mini_dir(), "--temperature", "0"}, options).out, outcome.out);
 }
 
 TEST(Chat, ToolResults) {

@@ -1,8 +1,10 @@
 // Flags, exit codes, and the subcommands that do not generate.
 #include "program.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 
 #include <gmock/gmock.h>
 
@@ -33,6 +35,22 @@ TEST(Program, EverySubcommandTeachesWithAnExample) {
     EXPECT_THAT(outcome.out, HasSubstr("Example")) << command;
     EXPECT_THAT(outcome.out, HasSubstr("weft " + command)) << command;
     EXPECT_EQ(outcome.err, "");
+  }
+}
+
+TEST(Program, HelpIsTheHelpOfTheFlag) {
+  for (const std::vector<std::string>& command :
+       {std::vector<std::string>{"eval", "tasks"}, {"text", "decode"}, {"eval"}, {"text"}, {"generate"}, {"help"}}) {
+    std::vector<std::string> asked = command;
+    asked.insert(asked.begin(), "help");
+    std::vector<std::string> flagged = command;
+    flagged.emplace_back("--help");
+    const Outcome outcome = run(asked);
+    EXPECT_EQ(outcome.code, 0);
+    EXPECT_EQ(outcome.out, run(flagged).out) << fmt::format("{}", fmt::join(command, " "));
+    EXPECT_THAT(outcome.out, HasSubstr(fmt::format("Usage: weft {}", fmt::join(command, " "))));
+    EXPECT_THAT(outcome.out, HasSubstr(fmt::format("weft {} ", fmt::join(command, " "))));
+    EXPECT_THAT(outcome.out, Not(HasSubstr("Exactly 1")));
   }
 }
 
@@ -73,6 +91,16 @@ TEST(Program, WrongFlagsAreUsage) {
       {{"generate", "-m", mini, "-p", "x", "--tools", "/nonexistent.json"}, "/nonexistent.json"},
       {{"generate", "-m", mini, "--messages", "/dev/null"}, "/dev/null"},
       {{"trace", "-m", mini, "--ids", "1,99999", "--out", scratch("trace")}, "99999"},
+      {{"trace", "-m", mini, "--ids", "3,,5", "--out", scratch("trace")}, "item 2"},
+      {{"trace", "-m", mini, "--ids", "3,", "--out", scratch("trace")}, "item 2"},
+      {{"trace", "-m", mini, "--ids", "", "--out", scratch("trace")}, "--ids"},
+      {{"generate", "-m", mini, "-p", "x", "--seed", "-1"}, "18446744073709551615"},
+      {{"generate", "-m", mini, "-p", "x", "--seed", "18446744073709551616"}, "--seed"},
+      {{"generate", "-m", mini, "-p", "x", "--temperature", ""}, "--temperature"},
+      {{"generate", "-m", mini, "-p", "x", "--pp-layers", ""}, "P01"},
+      {{"plan", "-m", mini, "--pp-layers", ""}, "P01"},
+      {{"check", "-m", mini, "--tokens", "4097"}, "4096"},
+      {{"synth", "--set", "num_experts=100000", "-o", scratch("full")}, "of free space, found"},
       {{"eval", "tasks", "/dev/null", "-m", mini}, "/dev/null"},
       {{"eval", "ppl", "-m", mini, "--text", "-"}, "at least 2 tokens"},
   };
@@ -140,6 +168,42 @@ TEST(Checkpoints, InspectCheckPlan) {
   EXPECT_EQ(too_small.code, kExitPlan);
   EXPECT_THAT(too_small.err, HasSubstr("P09"));
   EXPECT_EQ(run({"plan", "-m", mini_dir(), "--node-memory", "lots"}).code, kExitUsage);
+}
+
+TEST(Checkpoints, AProbeOfTwoTokensIsCutInTwo) {
+  const Outcome outcome = run({"check", "-m", mini_dir(), "--tokens", "2"});
+  EXPECT_EQ(outcome.code, 0);
+  EXPECT_THAT(outcome.out, HasSubstr("chunks of 1 token against the whole probe"));
+}
+
+TEST(Checkpoints, ThePlanReservesNoMoreThanTheContext) {
+  const std::string plan = run({"plan", "-m", mini_dir(), "--json"}).out;
+  EXPECT_EQ(plan, run({"plan", "-m", mini_dir(), "--tokens", "4096", "--json"}).out);
+  EXPECT_NE(plan, run({"plan", "-m", mini_dir(), "--tokens", "32768", "--json"}).out);
+}
+
+// The arguments behind "weft synth" in its help that write a small model.
+std::vector<std::string> small_model_of_help() {
+  const std::string help = run({"synth", "--help"}).out;
+  std::istringstream words(help.substr(help.find("weft synth --layers")));
+  std::vector<std::string> arguments;
+  for (std::string word; words >> word;) {
+    if (word == "Without") break;
+    if (word != "weft" && word != "\\") arguments.push_back(word);
+  }
+  return arguments;
+}
+
+TEST(Checkpoints, TheSmallModelOfTheHelpIsSmallAndWorks) {
+  std::vector<std::string> arguments = small_model_of_help();
+  const std::filesystem::path out = scratch("small");
+  *(std::ranges::find(arguments, "-o") + 1) = out;
+  const Outcome made = run(arguments);
+  ASSERT_EQ(made.code, 0) << made.err;
+  int64_t bytes = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(out)) bytes += static_cast<int64_t>(entry.file_size());
+  EXPECT_LT(bytes, 2'000'000);
+  EXPECT_EQ(run({"check", "-m", out}).code, 0);
 }
 
 TEST(Checkpoints, TruncateAndSynthMakeWorkingModels) {

@@ -106,6 +106,38 @@ TEST(ChatSession, AnAnswerCutByLengthStaysInTheConversation) {
   EXPECT_EQ(fed, std::vector<TokenId>(session.ids().begin(), session.ids().begin() + session.consumed().value));
 }
 
+TEST(ChatSession, CancelledWithinThePromptStopsAtTheOpenSteps) {
+  Logged logged;
+  ChatSession session(logged.model, ask("What is the capital of Chile?"));
+  std::atomic<bool> cancelled = false;
+  AnswerOptions options = greedy();
+  options.prefill_chunk = 10;
+  options.cancelled = &cancelled;
+  options.on_prompt = [&](int64_t, int64_t) { cancelled = true; };
+  const TurnResult cut = session.answer(options);
+  EXPECT_EQ(cut.end, TurnEnd::cancelled);
+  EXPECT_EQ(logged.executor->steps, 1);
+  EXPECT_EQ(cut.statistics.computed_tokens, 10);
+  EXPECT_GT(cut.statistics.prompt_tokens, 10);
+}
+
+TEST(ChatSession, WhatIsRefusedCanBeTakenBack) {
+  Logged logged;
+  ChatSession session(logged.model, ask("What is the capital of Chile?"));
+  session.answer(greedy());
+  const std::vector<TokenId> ids = session.ids();
+  std::string too_long;
+  for (int i = 0; i < 5000; ++i) too_long += "hello ";
+  session.add_user(too_long);
+  EXPECT_THROW(session.answer(greedy()), Error);
+  EXPECT_TRUE(session.usable());
+  EXPECT_EQ(session.ids(), ids);
+  session.take_back(2);
+  EXPECT_THROW(session.take_back(1), Error) << "an answered message";
+  session.add_user("Hello");
+  EXPECT_EQ(session.answer(greedy()).end, TurnEnd::stop);
+}
+
 TEST(ChatSession, SampledIdsDoNotDependOnChunks) {
   AnswerOptions options = greedy();
   options.turn.sampling.temperature = 1.8F;

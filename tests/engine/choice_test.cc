@@ -114,6 +114,19 @@ TEST(PromptChoice, PartsWinOverAWholeRequest) {
   EXPECT_EQ(made.request.thinking_effort, "high");
 }
 
+TEST(PromptChoice, TheSystemMessageWinsOverTheRequestsOwn) {
+  PromptChoice choice;
+  choice.system = "Be brief.";
+  for (const char* role : {"system", "developer"}) {
+    choice.messages = fmt::format(R"([{{"role": "{}", "content": "Be long."}}, {{"role": "user", "content": "Hi"}}])", role);
+    const std::vector<ChatMessage> messages = build_request(choice).request.messages;
+    ASSERT_EQ(messages.size(), 2U) << role;
+    EXPECT_EQ(messages[0].role, Role::system);
+    EXPECT_EQ(messages[0].content, std::vector<std::string>{"Be brief."});
+    EXPECT_EQ(messages[1].role, Role::user);
+  }
+}
+
 TEST(PromptChoice, Refuses) {
   EXPECT_THAT(error_of([] { static_cast<void>(build_request({})); }), HasSubstr("at least one message"));
   PromptChoice choice;

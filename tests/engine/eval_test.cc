@@ -65,6 +65,7 @@ TEST(Tasks, AnUnknownExpectationIsRefused) {
                                             "test")),
                Error);
   EXPECT_THROW(static_cast<void>(read_tasks("[]", "test")), Error);
+  EXPECT_THROW(static_cast<void>(read_tasks(R"({"prompts": []})", "test")), Error);
 }
 
 TEST(Tasks, ReportsWhereAReferenceIsLeft) {
@@ -119,8 +120,9 @@ TEST(Perplexity, IsTheMeanOverPrefixesOfEachWindow) {
           mini().executor(), ids, {.window = window, .chunk = chunk, .cancelled = nullptr, .on_progress = {}});
       EXPECT_EQ(report.scored, scored);
       EXPECT_EQ(report.tokens, count);
-      EXPECT_NEAR(report.nats, sum / static_cast<double>(scored), 1e-9);
-      EXPECT_NEAR(report.perplexity, std::exp(report.nats), 1e-9);
+      ASSERT_TRUE(report.nats && report.perplexity);
+      EXPECT_NEAR(*report.nats, sum / static_cast<double>(scored), 1e-9);
+      EXPECT_NEAR(*report.perplexity, std::exp(*report.nats), 1e-9);
     }
   }
 }
