@@ -100,7 +100,8 @@ TEST(Program, WrongFlagsAreUsage) {
       {{"generate", "-m", mini, "-p", "x", "--pp-layers", ""}, "P01"},
       {{"plan", "-m", mini, "--pp-layers", ""}, "P01"},
       {{"check", "-m", mini, "--tokens", "4097"}, "4096"},
-      {{"synth", "--set", "num_experts=100000", "-o", scratch("full")}, "of free space, found"},
+      {{"synth", "--set", "num_experts=16384", "--set", "moe_intermediate_size=61440", "-o", scratch("full")},
+       "of free space, found"},
       {{"eval", "tasks", "/dev/null", "-m", mini}, "/dev/null"},
       {{"eval", "ppl", "-m", mini, "--text", "-"}, "at least 2 tokens"},
   };
