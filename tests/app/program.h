@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <csignal>
 #include <filesystem>
+#include <functional>
 #include <poll.h>
 #include <string>
 #include <vector>
@@ -25,7 +26,9 @@ struct Outcome {
 
 struct RunOptions {
   std::string input;
-  std::string interrupt_at;  // Ctrl-C as soon as standard error holds this; empty: never
+  std::string interrupt_at;              // Ctrl-C as soon as standard error holds this; empty: never
+  std::function<bool()> interrupt_when;  // the same as soon as this holds
+  int signal = SIGINT;                   // what Ctrl-C sends
 };
 
 inline std::string mini_dir() { return std::string(WEFT_SOURCE_DIR) + "/models/k3-mini"; }
@@ -62,9 +65,9 @@ inline Outcome run(const std::vector<std::string>& arguments, const RunOptions& 
 
   Outcome outcome;
   std::array<pollfd, 2> ends = {pollfd{out[0], POLLIN, 0}, pollfd{err[0], POLLIN, 0}};
-  bool interrupted = options.interrupt_at.empty();
+  bool interrupted = options.interrupt_at.empty() && !options.interrupt_when;
   while (ends[0].fd >= 0 || ends[1].fd >= 0) {
-    if (::poll(ends.data(), ends.size(), -1) < 0 && errno != EINTR) break;
+    if (::poll(ends.data(), ends.size(), options.interrupt_when ? 5 : -1) < 0 && errno != EINTR) break;
     for (pollfd& end : ends) {
       if (end.fd < 0 || end.revents == 0) continue;
       std::array<char, 4096> buffer{};
@@ -75,8 +78,10 @@ inline Outcome run(const std::vector<std::string>& arguments, const RunOptions& 
       }
       (end.fd == out[0] ? outcome.out : outcome.err).append(buffer.data(), static_cast<size_t>(got));
     }
-    if (!interrupted && outcome.err.find(options.interrupt_at) != std::string::npos) {
-      ::kill(child, SIGINT);
+    const bool now =
+        options.interrupt_when ? options.interrupt_when() : outcome.err.find(options.interrupt_at) != std::string::npos;
+    if (!interrupted && now) {
+      ::kill(child, options.signal);
       interrupted = true;
     }
   }

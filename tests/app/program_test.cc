@@ -219,6 +219,19 @@ TEST(Checkpoints, TruncateAndSynthMakeWorkingModels) {
   EXPECT_EQ(run({"inspect", "-m", sparse}).code, 0);
 }
 
+TEST(Checkpoints, AnInterruptedSynthLeavesNothing) {
+  const std::filesystem::path out = scratch("interrupted");
+  RunOptions options;
+  options.interrupt_when = [&] { return std::filesystem::exists(out) && !std::filesystem::is_empty(out); };
+  for (const int signal : {SIGINT, SIGTERM}) {
+    options.signal = signal;
+    const Outcome outcome = run({"synth", "--layers", "2", "--set", "num_experts=64", "-o", out}, options);
+    EXPECT_EQ(outcome.code, kExitInterrupted) << outcome.err;
+    EXPECT_THAT(outcome.err, ::testing::StartsWith("interrupted: "));
+    EXPECT_FALSE(std::filesystem::exists(out));
+  }
+}
+
 TEST(Checkpoints, TraceIsTheSameHoweverItIsComputed) {
   const auto traced = [](const std::string& name, std::vector<std::string> more) {
     const std::filesystem::path file = scratch(name);
