@@ -19,7 +19,7 @@ std::string system_reason() { return std::strerror(errno); }
 }  // namespace
 
 ReadFile::ReadFile(const std::filesystem::path& path, ErrorKind kind) : path_(path), kind_(kind) {
-  descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a FIFO is refused, not waited for
   if (descriptor_ < 0) fail(kind, path.string(), "wanted a readable file, found: {}", system_reason());
   struct stat status{};
   if (::fstat(descriptor_, &status) != 0 || !S_ISREG(status.st_mode)) {
@@ -68,7 +68,26 @@ std::string read_text_file(const std::filesystem::path& path, ErrorKind kind, in
   return text;
 }
 
-void write_file_atomic(const std::filesystem::path& path, std::string_view content) {
+std::filesystem::path file_to_replace(const std::filesystem::path& path) {
+  std::error_code code;
+  const std::filesystem::file_status status = std::filesystem::status(path, code);  // follows symbolic links
+  if (status.type() == std::filesystem::file_type::not_found) {
+    if (std::filesystem::is_symlink(std::filesystem::symlink_status(path, code))) {
+      fail(ErrorKind::bad_input, path.string(), "wanted a file to write, found a symbolic link to nothing");
+    }
+    return path;
+  }
+  if (code) fail(ErrorKind::bad_input, path.string(), "wanted a file to write, found: {}", code.message());
+  if (status.type() != std::filesystem::file_type::regular) {
+    fail(ErrorKind::bad_input, path.string(), "wanted a regular file to replace, or none, found a folder or a device");
+  }
+  std::filesystem::path target = std::filesystem::canonical(path, code);
+  if (code) fail(ErrorKind::bad_input, path.string(), "wanted a file to write, found: {}", code.message());
+  return target;
+}
+
+void write_file_atomic(const std::filesystem::path& asked, std::string_view content) {
+  const std::filesystem::path path = file_to_replace(asked);
   const std::string temporary = path.string() + ".tmp" + std::to_string(::getpid());
   const int descriptor = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (descriptor < 0) fail(ErrorKind::bad_input, temporary, "wanted to create the file, found: {}", system_reason());

@@ -56,8 +56,12 @@ class MappedFile {
 [[nodiscard]] std::string read_text_file(const std::filesystem::path& path, ErrorKind kind = ErrorKind::bad_input,
                                          int64_t max_bytes = 1LL << 30);
 
+// The file that writing `path` replaces: symbolic links are followed. Throws bad_input when something that is no regular file
+// has the name: renaming a new file over it would destroy a device.
+[[nodiscard]] std::filesystem::path file_to_replace(const std::filesystem::path& path);
+
 // Writes through a temporary name in the same folder, syncs, and renames, so that readers see the old file or the whole new
 // one.
-void write_file_atomic(const std::filesystem::path& path, std::string_view content);
+void write_file_atomic(const std::filesystem::path& asked, std::string_view content);
 
 }  // namespace weft

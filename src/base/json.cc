@@ -21,6 +21,9 @@ Json parse_json(std::string_view text, std::string_view place, ErrorKind kind) {
       case Json::parse_event_t::array_end: open_keys.pop_back(); break;
       case Json::parse_event_t::key: {
         const auto& key = parsed.get_ref<const std::string&>();
+        if (static_cast<int64_t>(open_keys.back().size()) >= kMaxJsonKeys) {
+          fail(kind, place, "wanted at most {} keys in one object, found more", kMaxJsonKeys);
+        }
         if (!open_keys.back().insert(key).second)
           fail(kind, place, "wanted each key once, found '{}' twice in one object", key);
         break;

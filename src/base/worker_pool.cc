@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <mutex>
 #include <optional>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -48,6 +49,16 @@ struct WorkerPool::Impl {
   bool stopping = false;    // guarded by mutex
   std::vector<std::thread> workers;
 
+  void stop() {
+    {
+      const std::lock_guard lock(mutex);
+      stopping = true;
+    }
+    wake.notify_all();
+    for (std::thread& worker : workers) worker.join();
+    workers.clear();
+  }
+
   void run_worker() {
     uint64_t seen = 0;
     std::unique_lock lock(mutex);
@@ -69,17 +80,18 @@ struct WorkerPool::Impl {
 WorkerPool::WorkerPool(int threads) : impl_(std::make_unique<Impl>()) {
   if (threads < 1) fail(ErrorKind::bad_input, "threads", "wanted at least 1 thread, found {}", threads);
   impl_->workers.reserve(static_cast<size_t>(threads - 1));
-  for (int i = 1; i < threads; ++i) impl_->workers.emplace_back([impl = impl_.get()] { impl->run_worker(); });
+  for (int i = 1; i < threads; ++i) {
+    try {
+      impl_->workers.emplace_back([impl = impl_.get()] { impl->run_worker(); });
+    } catch (const std::system_error& error) {
+      impl_->stop();
+      fail(ErrorKind::unavailable, "threads", "wanted {} threads, found that the system starts only {}: {}", threads, i,
+           error.what());
+    }
+  }
 }
 
-WorkerPool::~WorkerPool() {
-  {
-    const std::lock_guard lock(impl_->mutex);
-    impl_->stopping = true;
-  }
-  impl_->wake.notify_all();
-  for (std::thread& worker : impl_->workers) worker.join();
-}
+WorkerPool::~WorkerPool() { impl_->stop(); }
 
 int WorkerPool::threads() const { return static_cast<int>(impl_->workers.size()) + 1; }
 

@@ -142,7 +142,7 @@ SafetensorsLayout layout_safetensors(std::vector<TensorSpec> tensors, const Safe
 
 SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path, std::vector<TensorSpec> tensors,
                                      const SafetensorsMetadata& metadata, Mode mode)
-    : path_(path), temporary_(path.string() + ".tmp" + std::to_string(::getpid())), mode_(mode) {
+    : path_(file_to_replace(path)), temporary_(path_.string() + ".tmp" + std::to_string(::getpid())), mode_(mode) {
   SafetensorsLayout layout = layout_safetensors(std::move(tensors), metadata);
   const auto data_begin = static_cast<int64_t>(layout.header.size());
   file_size_ = layout.file_size;

@@ -181,7 +181,12 @@ SequenceState::Tensors SequenceState::export_tensors() const {
 SequenceState SequenceState::import_tensors(StatePool& pool, TokenCount consumed,
                                             const std::map<std::string, TensorView>& tensors) {
   SequenceState state(pool);
-  if (consumed == TokenCount(0)) return state;
+  if (consumed == TokenCount(0)) {
+    if (!tensors.empty()) {
+      fail(ErrorKind::bad_input, kPlace, "wanted no tensors in the state of 0 tokens, found '{}'", tensors.begin()->first);
+    }
+    return state;
+  }
   const auto find = [&](LayerIndex layer, const std::string& part, const Shape& shape) {
     const std::string name = saved_name(layer, part);
     const auto at = tensors.find(name);
@@ -200,6 +205,17 @@ SequenceState SequenceState::import_tensors(StatePool& pool, TokenCount consumed
   for (const LayerState& layer : pool.layout().states()) {
     for (const SlotTensor& part : layer.slot) sources.push_back(find(layer.layer, part.name, part.shape));
     for (const PageTensor& part : layer.page) sources.push_back(find(layer.layer, part.name, {consumed.value, part.width}));
+  }
+  for (const LayerState& layer : pool.layout().states()) {
+    const std::string prefix = saved_name(layer.layer, "");
+    for (auto at = tensors.lower_bound(prefix); at != tensors.end() && at->first.starts_with(prefix); ++at) {
+      const std::string_view part = std::string_view(at->first).substr(prefix.size());
+      if (!std::ranges::count(layer.slot, part, &SlotTensor::name) &&
+          !std::ranges::count(layer.page, part, &PageTensor::name)) {
+        fail(ErrorKind::bad_input, kPlace, "tensor '{}': wanted the state of layer {}, found a tensor that is not part of it",
+             at->first, layer.layer);
+      }
+    }
   }
   (void)state.extend(0, consumed.value);
   float* slot = pool.data(state.step_->slot_out);

@@ -17,10 +17,22 @@ constexpr std::string_view kFormat = "weft-state-1";
 int64_t to_number(const std::string& text, std::string_view key, const std::filesystem::path& path) {
   int64_t value = -1;
   const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (code != std::errc() || end != text.data() + text.size() || value < 0) {
+  if (code != std::errc() || end != text.data() + text.size() || value < 0 || std::to_string(value) != text) {
     fail(ErrorKind::bad_input, path.string(), "metadata '{}': wanted a number, found '{}'", key, text);
   }
   return value;
+}
+
+// Refuses a tensor that belongs to no layer: a file with more than the state is not what was saved.
+void require_layer(const std::string& name, int64_t layer_count, const std::filesystem::path& path) {
+  constexpr std::string_view kPrefix = "layers.";
+  int64_t layer = -1;
+  const char* const end = name.data() + name.size();
+  if (name.starts_with(kPrefix)) {
+    const auto [rest, code] = std::from_chars(name.data() + kPrefix.size(), end, layer);
+    if (code == std::errc() && rest != end && *rest == '.' && layer >= 0 && layer < layer_count) return;
+  }
+  fail(ErrorKind::bad_input, path.string(), "wanted tensors 'layers.N.NAME' with N in [0, {}), found '{}'", layer_count, name);
 }
 
 }  // namespace
@@ -57,6 +69,7 @@ StateFile::StateFile(const std::filesystem::path& path) : path_(path) {
   header_.consumed = TokenCount(to_number(text("consumed"), "consumed", path));
   header_.layer_count = to_number(text("layer_count"), "layer_count", path);
   for (const TensorEntry& entry : file.entries()) {
+    require_layer(entry.name, header_.layer_count, path);
     Tensor tensor = file.read(entry);
     if (tensor.dtype() == DType::f32) {
       const auto values = std::as_const(tensor).as<float>();

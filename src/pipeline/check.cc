@@ -66,15 +66,21 @@ std::vector<CheckLine> check_model(Executor& executor, const CheckOptions& optio
     mixed = mixed * 6364136223846793005ULL + 1442695040888963407ULL;
     ids.push_back(static_cast<int32_t>((mixed >> 33) % static_cast<uint64_t>(executor.vocab_size())));
   }
-  TraceCollector collector(options.cancelled);
   std::vector<CheckLine> lines;
-  Trace trace;
-  if (const auto failure = guard([&] { trace = run_trace(executor, ids, options.chunk, collector); })) {
+  // One run; a failure becomes lines that name the first bad layer, and no trace.
+  const auto run = [&](const std::vector<int32_t>& probe, int64_t chunk, TraceCollector& collector) -> std::optional<Trace> {
+    Trace trace;
+    const auto failure = guard([&] { trace = run_trace(executor, probe, chunk, collector); });
+    if (!failure) return trace;
     if (options.cancelled != nullptr && options.cancelled->load()) failure->raise();
     lines.push_back(check_layers(executor, collector));
     lines.push_back({"forward pass", false, failure->message});
-    return lines;
-  }
+    return std::nullopt;
+  };
+  TraceCollector collector(options.cancelled);
+  const std::optional<Trace> first = run(ids, options.chunk, collector);
+  if (!first) return lines;
+  const Trace& trace = *first;
   lines.push_back({"forward pass", true, counted(options.tokens, "token")});
   const Shape wanted{options.tokens, executor.vocab_size()};
   lines.push_back({"logits shape", trace.logits.shape() == wanted, to_string(trace.logits.shape())});
@@ -84,18 +90,20 @@ std::vector<CheckLine> check_model(Executor& executor, const CheckOptions& optio
   std::vector<int32_t> changed = ids;
   changed.back() = static_cast<int32_t>((changed.back() + 1) % executor.vocab_size());
   TraceCollector changed_collector(options.cancelled);
-  const Trace changed_trace = run_trace(executor, changed, options.chunk, changed_collector);
+  const std::optional<Trace> changed_trace = run(changed, options.chunk, changed_collector);
+  if (!changed_trace) return lines;
   const auto earlier = static_cast<size_t>((options.tokens - 1) * executor.vocab_size());
   lines.push_back({"causality",
-                   same_bits(trace.logits.as<float>().first(earlier), changed_trace.logits.as<float>().first(earlier)),
+                   same_bits(trace.logits.as<float>().first(earlier), changed_trace->logits.as<float>().first(earlier)),
                    fmt::format("another last token, {} compared bit for bit", counted(options.tokens - 1, "earlier row"))});
 
   TraceCollector chunked_collector(options.cancelled);
   const int64_t chunk = std::min(options.chunk, options.tokens);
   const int64_t other = other_chunk(chunk, options.tokens);
-  const Trace chunked = run_trace(executor, ids, other, chunked_collector);
+  const std::optional<Trace> chunked = run(ids, other, chunked_collector);
+  if (!chunked) return lines;
   lines.push_back(
-      {"chunks", same_bits(trace.logits.as<float>(), chunked.logits.as<float>()),
+      {"chunks", same_bits(trace.logits.as<float>(), chunked->logits.as<float>()),
        fmt::format("{} against {}, bit for bit", chunk_text(other, options.tokens), chunk_text(chunk, options.tokens))});
   return lines;
 }

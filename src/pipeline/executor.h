@@ -76,10 +76,12 @@ class Executor {
   [[nodiscard]] virtual SequenceId create() = 0;                   // empty
   [[nodiscard]] virtual SequenceId fork(SequenceId sequence) = 0;  // at the same token count; copies nothing
   virtual void release(SequenceId sequence) = 0;
-  // Tokens that the sequence has consumed once all submitted steps are done.
+  // Tokens that the sequence has consumed once all submitted steps are done; meaningless after one of them failed.
   [[nodiscard]] virtual TokenCount consumed(SequenceId sequence) const = 0;
 
-  virtual Ticket submit(Step step) = 0;  // throws bad_input for an unknown or failed sequence
+  // Throws bad_input for an unknown sequence, an empty step or a sequence named twice. A step of a failed sequence completes
+  // with a failure.
+  virtual Ticket submit(Step step) = 0;
   [[nodiscard]] virtual Completion next() = 0;
 
   // Waits for the sequence's steps. The file loads under any stage split of the same model and profile.

@@ -4,6 +4,7 @@
 #include <condition_variable>
 #include <mutex>
 #include <set>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -44,7 +45,11 @@ class LocalExecutor::StageWorker {
     context_.profile = options.profile;
     context_.pool = &pool_;
     context_.comm = &ranks_;
-    thread_ = std::thread([this] { work(); });
+    try {
+      thread_ = std::thread([this] { work(); });
+    } catch (const std::system_error& error) {
+      fail(ErrorKind::unavailable, "threads", "wanted a thread for stage {}, found: {}", index, error.what());
+    }
   }
   ~StageWorker() {
     {
@@ -57,7 +62,8 @@ class LocalExecutor::StageWorker {
   StageWorker(const StageWorker&) = delete;
   StageWorker& operator=(const StageWorker&) = delete;
 
-  // Tasks run in order on the stage's thread and must not throw.
+  // Tasks run in order on the stage's thread. What one throws (memory for a new sequence) is dropped: its sequence is then
+  // unknown here, which the next step of it reports.
   void post(std::function<void()> task) {
     {
       const std::lock_guard lock(mutex_);
@@ -100,7 +106,7 @@ class LocalExecutor::StageWorker {
         task = std::move(queue_.front());
         queue_.pop_front();
       }
-      task();
+      (void)guard(task);
     }
   }
   Stage::Output forward(OpenStep& open, Handover in, std::vector<Extended>& extended);

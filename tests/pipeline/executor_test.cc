@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "model/state_file.h"
 #include "pipeline/check.h"
 #include "pipeline/plan.h"
 
@@ -141,6 +142,22 @@ TEST(States, OfAnotherModelOrProfileAreRefused) {
   std::fstream(shard, std::ios::in | std::ios::out | std::ios::binary).seekp(at).put('\x01');
   const auto other_weights = open_executor(changed);
   EXPECT_THAT(message_of([&] { (void)other_weights->load(path); }), HasSubstr("wanted the state of model"));
+
+  // Tensors that no layer has, and a count without its tensors.
+  const auto rewritten = [&](const std::string& consumed, const std::string& extra) {
+    const StateFile file(path);
+    SequenceState::Tensors tensors;
+    for (const auto& [name, view] : file.tensors()) tensors.emplace(name, Tensor::copy_of(view));
+    if (!extra.empty()) tensors.emplace(extra, Tensor::zeros(DType::f32, {1}));
+    const auto to = folder.path() / "rewritten.safetensors";
+    write_state_file(to, {file.header().fingerprint, TokenCount(std::stoll(consumed)), file.header().layer_count}, tensors);
+    return message_of([&] { (void)executor->load(to); });
+  };
+  EXPECT_EQ(rewritten("7", ""), "no error");
+  EXPECT_THAT(rewritten("0", ""), HasSubstr("state of 0 tokens"));
+  EXPECT_THAT(rewritten("7", "layers.0.other"), HasSubstr("'layers.0.other'"));
+  EXPECT_THAT(rewritten("7", "layers.8.S"), HasSubstr("'layers.8.S'"));
+  EXPECT_THAT(rewritten("7", "other"), HasSubstr("'other'"));
 
   // Damage.
   std::filesystem::resize_file(path, std::filesystem::file_size(path) - 1);
