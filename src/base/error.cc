@@ -1,5 +1,7 @@
 #include "base/error.h"
 
+#include "base/utf8.h"
+
 namespace weft {
 
 std::string_view to_string(ErrorKind kind) {
@@ -15,6 +17,6 @@ std::string_view to_string(ErrorKind kind) {
 }
 
 Error::Error(ErrorKind kind, std::string_view place, std::string_view message)
-    : kind_(kind), what_(fmt::format("[{}] {}", place, message)) {}
+    : kind_(kind), what_(printable(fmt::format("[{}] {}", place.empty() ? "''" : place, message))) {}
 
 }  // namespace weft

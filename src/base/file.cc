@@ -90,7 +90,7 @@ void write_file_atomic(const std::filesystem::path& asked, std::string_view cont
   const std::filesystem::path path = file_to_replace(asked);
   const std::string temporary = path.string() + ".tmp" + std::to_string(::getpid());
   const int descriptor = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (descriptor < 0) fail(ErrorKind::bad_input, temporary, "wanted to create the file, found: {}", system_reason());
+  if (descriptor < 0) fail(ErrorKind::bad_input, path.string(), "wanted to create the file, found: {}", system_reason());
   const auto give_up = [&](std::string_view what) {
     const std::string reason = system_reason();
     ::close(descriptor);

@@ -1,5 +1,6 @@
 #include "base/json.h"
 
+#include <algorithm>
 #include <set>
 #include <string>
 #include <vector>
@@ -7,6 +8,23 @@
 #include "base/file.h"
 
 namespace weft {
+
+namespace {
+
+// nlohmann's message without its own error number and the line it counted.
+std::string_view reason_of(const nlohmann::json::exception& error) {
+  std::string_view text = error.what();
+  const auto skip_past = [&](std::string_view mark) {
+    const size_t at = text.find(mark);
+    if (at != std::string_view::npos) text.remove_prefix(at + mark.size());
+  };
+  if (text.starts_with("[json.exception.")) skip_past("] ");
+  if (text.starts_with("parse error")) skip_past(": ");
+  if (text.starts_with("syntax error while parsing ")) skip_past(" - ");
+  return text;
+}
+
+}  // namespace
 
 Json parse_json(std::string_view text, std::string_view place, ErrorKind kind) {
   std::vector<std::set<std::string>> open_keys;  // one set for each open object or array
@@ -34,8 +52,11 @@ Json parse_json(std::string_view text, std::string_view place, ErrorKind kind) {
   };
   try {
     return Json::parse(text, callback);
+  } catch (const nlohmann::json::parse_error& error) {
+    // The library counts the byte that it stopped at from 1.
+    fail(kind, place, "wanted JSON, found at byte {}: {}", error.byte - std::min<size_t>(error.byte, 1), reason_of(error));
   } catch (const nlohmann::json::exception& error) {
-    fail(kind, place, "wanted JSON, found: {}", error.what());
+    fail(kind, place, "wanted JSON, found: {}", reason_of(error));
   }
 }
 

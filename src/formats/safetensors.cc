@@ -149,7 +149,7 @@ SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path, std::vec
   filled_.assign(layout.entries.size(), 0);
   header_ = SafetensorsHeader(std::move(layout.entries), metadata, data_begin);
   descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (descriptor_ < 0) fail(ErrorKind::bad_input, temporary_, "wanted to create the file, found: {}", std::strerror(errno));
+  if (descriptor_ < 0) fail(ErrorKind::bad_input, path_.string(), "wanted to create the file, found: {}", std::strerror(errno));
   if (::ftruncate(descriptor_, file_size_) != 0) give_up(fmt::format("setting the size to {} bytes", file_size_));
   try {
     write_at(0, std::as_bytes(std::span(layout.header)));

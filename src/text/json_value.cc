@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 namespace weft {
 namespace {
@@ -12,6 +12,7 @@ namespace {
 struct Fault {
   std::string what;
   size_t offset = 0;
+  std::string found;  // empty: the text at `offset`
 };
 
 class Reader {
@@ -28,8 +29,8 @@ class Reader {
   Fault fault;
 
  private:
-  bool stop(std::string what) {
-    fault = {std::move(what), at_};
+  bool stop(std::string what, std::string found = {}) {
+    fault = {std::move(what), at_, std::move(found)};
     return false;
   }
   [[nodiscard]] char peek() const { return at_ < text_.size() ? text_[at_] : '\0'; }
@@ -99,7 +100,7 @@ class Reader {
     std::sort(keys.begin(), keys.end());
     const auto twice = std::adjacent_find(keys.begin(), keys.end());
     return twice == keys.end() ||
-           stop(fmt::format("each key once, found '{}' twice in the object before", twice->substr(0, 100)));
+           stop("each key once", fmt::format("'{}' twice in the object that ends there", twice->substr(0, 100)));
   }
 
   bool read_array(JsonValue& value, int depth) {
@@ -257,6 +258,14 @@ void append_json(std::string& out, const JsonValue& value, JsonStyle style) {
   }
 }
 
+// The first characters of `text`, whole ones.
+std::string shown(std::string_view text) {
+  constexpr size_t kMost = 16;
+  size_t length = 0;
+  while (length < std::min(text.size(), kMost)) length += utf8_step(text.substr(length)).length;
+  return printable(text.substr(0, length));
+}
+
 }  // namespace
 
 const JsonValue* JsonValue::find(std::string_view key) const {
@@ -282,9 +291,11 @@ JsonValue parse_json_value(std::string_view text, std::string_view place, JsonRu
   Reader reader(text, rules);
   JsonValue value;
   if (!reader.read(value)) {
-    const std::string found = reader.fault.offset < text.size() ? to_valid_utf8(text.substr(reader.fault.offset, 16))
-                                                                : std::string("the end of the text");
-    fail(ErrorKind::bad_input, place, "JSON at byte {}: wanted {}, found {}", reader.fault.offset, reader.fault.what, found);
+    const Fault& fault = reader.fault;
+    const std::string found = !fault.found.empty()         ? fault.found
+                              : fault.offset < text.size() ? shown(text.substr(fault.offset))
+                                                           : std::string("the end of the text");
+    fail(ErrorKind::bad_input, place, "JSON at byte {}: wanted {}, found {}", fault.offset, fault.what, found);
   }
   return value;
 }

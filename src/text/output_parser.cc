@@ -6,10 +6,10 @@
 
 #include <fmt/format.h>
 
+#include "base/utf8.h"
 #include "text/call_writer.h"
 #include "text/marker_lexer.h"
 #include "text/tag.h"
-#include "text/utf8.h"
 
 namespace weft {
 namespace {

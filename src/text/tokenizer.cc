@@ -5,10 +5,10 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "base/utf8.h"
 #include "text/control_tokens.h"
 #include "text/pre_tokenizer.h"
 #include "text/unicode.h"
-#include "text/utf8.h"
 
 namespace weft {
 

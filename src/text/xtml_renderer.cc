@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/utf8.h"
 #include "text/unicode.h"
-#include "text/utf8.h"
 
 namespace weft {
 namespace {

@@ -24,6 +24,11 @@ TEST(Error, MessageNamesPlaceWantedAndFound) {
   }
 }
 
+TEST(Error, MessageHoldsNoRawBytes) {
+  const Error error(ErrorKind::bad_input, "", "found \x1b[2J \xff \xE4\xBD\xA0 \n \xC2\x85");
+  EXPECT_STREQ(error.what(), "[''] found \\x1b[2J \\xff \xE4\xBD\xA0 \\x0a \\xc2\\x85");
+}
+
 TEST(Guard, KeepsKindAndMessageOverTheBorder) {
   const auto failure = guard([] { fail(ErrorKind::unavailable, "pool", "no slot"); });
   ASSERT_TRUE(failure);
@@ -56,6 +61,17 @@ TEST(Json, RefusesDuplicateKeysAndDeepNesting) {
   EXPECT_NO_THROW((void)parse_json(std::string(128, '[') + std::string(128, ']'), "t"));
   EXPECT_THROW((void)parse_json(std::string(129, '[') + std::string(129, ']'), "t"), Error);
   EXPECT_THROW((void)parse_json("{", "t"), Error);
+}
+
+TEST(Json, ReasonsAreInPlainWords) {
+  const auto message = [](std::string_view text) { return guard([&] { (void)parse_json(text, "t"); }).value().message; };
+  EXPECT_THAT(message(""), testing::StartsWith("[t] wanted JSON, found at byte 0: unexpected end of input"));
+  EXPECT_THAT(message("{\"a\": x}"), testing::StartsWith("[t] wanted JSON, found at byte 6: invalid literal"));
+  EXPECT_THAT(message("[1e999]"), testing::StartsWith("[t] wanted JSON, found: number overflow"));
+  for (const char* text : {"", "{\"a\": x}", "[1e999]", "\"\xff\"", "\"\x1b\"", "[1,]"}) {
+    EXPECT_THAT(message(text), testing::Not(HasSubstr("json.exception"))) << text;
+    EXPECT_THAT(message(text), testing::Not(testing::AnyOf(HasSubstr("\xff"), HasSubstr("\x1b")))) << text;
+  }
 }
 
 class WorkerPoolSizes : public testing::TestWithParam<int> {};

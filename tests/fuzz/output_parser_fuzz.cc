@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "text/output_parser.h"
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 #include "../text/parser_streams.h"
 #include "../text/toy_vocabulary.h"

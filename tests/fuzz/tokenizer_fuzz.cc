@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "text/tokenizer.h"
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 #include "../text/toy_vocabulary.h"
 

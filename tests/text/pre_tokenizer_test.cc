@@ -6,9 +6,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "base/utf8.h"
 #include "text/text_fixture.h"
 #include "text/unicode.h"
-#include "text/utf8.h"
 
 namespace weft {
 namespace {

@@ -10,11 +10,11 @@
 #include <openssl/evp.h>
 
 #include "base/error.h"
+#include "base/utf8.h"
 #include "text/pre_tokenizer.h"
 #include "text/rank_table.h"
 #include "text/text_fixture.h"
 #include "text/toy_vocabulary.h"
-#include "text/utf8.h"
 
 namespace weft {
 namespace {

@@ -44,6 +44,9 @@ class Utf8Decoder {
   std::string tail_;  // an incomplete character, at most 3 bytes
 };
 
+// `bytes` as a message may show them: control characters and ill-formed bytes as \x1b, all else as it is.
+[[nodiscard]] std::string printable(std::string_view bytes);
+
 // The whole of `bytes`, decoded as Utf8Decoder does.
 [[nodiscard]] std::string to_valid_utf8(std::string_view bytes);
 

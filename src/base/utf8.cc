@@ -1,4 +1,4 @@
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 namespace weft {
 
@@ -99,6 +99,26 @@ void Utf8Decoder::feed(std::string_view bytes, std::string& out) {
 void Utf8Decoder::flush(std::string& out) {
   if (!tail_.empty()) out += kReplacement;
   tail_.clear();
+}
+
+std::string printable(std::string_view bytes) {
+  constexpr std::string_view kHex = "0123456789abcdef";
+  std::string out;
+  while (!bytes.empty()) {
+    const Utf8Step step = utf8_step(bytes);
+    const bool control = step.code < 0x20 || (step.code >= 0x7F && step.code < 0xA0);
+    for (const char c : bytes.substr(0, step.length)) {
+      if (step.good && !control) {
+        out += c;
+      } else {
+        out += "\\x";
+        out += kHex[static_cast<uint8_t>(c) >> 4];
+        out += kHex[static_cast<uint8_t>(c) & 15];
+      }
+    }
+    bytes.remove_prefix(step.length);
+  }
+  return out;
 }
 
 std::string to_valid_utf8(std::string_view bytes) {
