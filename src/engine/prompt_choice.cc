@@ -4,6 +4,7 @@
 #include <charconv>
 
 #include "base/error.h"
+#include "base/utf8.h"
 
 namespace weft {
 namespace {
@@ -69,27 +70,38 @@ std::optional<int64_t> read_max_tokens(const JsonValue& root) {
   return std::nullopt;
 }
 
+void check_utf8(const std::optional<std::string>& text, std::string_view place) {
+  if (!text) return;
+  if (const auto offset = find_ill_formed_utf8(*text)) {
+    fail(ErrorKind::bad_input, place, "wanted UTF-8, found byte 0x{:02x} at offset {}", static_cast<uint8_t>((*text)[*offset]),
+         *offset);
+  }
+}
+
 }  // namespace
 
 RequestChoice build_request(const PromptChoice& choice, bool may_be_empty) {
+  check_utf8(choice.system, "--system");
+  check_utf8(choice.prompt, "--prompt");
   JsonValue root;
   root.kind = Kind::object;
   JsonValue messages;
   messages.kind = Kind::array;
   if (choice.messages) {
-    JsonValue given = parse_json_value(*choice.messages, "messages");
+    JsonValue given = parse_json_value(*choice.messages, choice.messages_place);
     if (given.is(Kind::object)) {
       root = std::move(given);
       const JsonValue* inner = root.find("messages");
       if (inner == nullptr || !inner->is(Kind::array)) {
-        fail(ErrorKind::bad_input, "messages", "messages: wanted an array, found {}",
+        fail(ErrorKind::bad_input, choice.messages_place, "messages: wanted an array, found {}",
              inner == nullptr ? "nothing" : describe(inner->kind));
       }
       messages = *inner;
     } else if (given.is(Kind::array)) {
       messages = std::move(given);
     } else {
-      fail(ErrorKind::bad_input, "messages", "wanted an array of messages or a chat request, found {}", describe(given.kind));
+      fail(ErrorKind::bad_input, choice.messages_place, "wanted an array of messages or a chat request, found {}",
+           describe(given.kind));
     }
   }
   if (choice.system) {
@@ -104,8 +116,9 @@ RequestChoice build_request(const PromptChoice& choice, bool may_be_empty) {
   if (empty) messages.items.push_back(json_message("user", ""));
   set(root, "messages", std::move(messages));
   if (choice.tools) {
-    JsonValue tools = parse_json_value(*choice.tools, "tools");
-    if (!tools.is(Kind::array)) fail(ErrorKind::bad_input, "tools", "wanted an array, found {}", describe(tools.kind));
+    JsonValue tools = parse_json_value(*choice.tools, choice.tools_place);
+    if (!tools.is(Kind::array))
+      fail(ErrorKind::bad_input, choice.tools_place, "wanted an array, found {}", describe(tools.kind));
     set(root, "tools", std::move(tools));
   }
   if (choice.thinking) {
@@ -119,8 +132,19 @@ RequestChoice build_request(const PromptChoice& choice, bool may_be_empty) {
   RequestChoice made;
   made.sampling = SamplingChoice::read(root, "chat request");
   made.max_tokens = read_max_tokens(root);
-  // Written and read again, so that a text that is no UTF-8 is refused like one of a file.
-  made.request = parse_chat_request(write_json(root));
+  made.request = parse_chat_request(root);
+  constexpr std::string_view kCarriedOut[] = {"temperature",
+                                              "top_p",
+                                              "top_k",
+                                              "min_p",
+                                              "repetition_penalty",
+                                              "frequency_penalty",
+                                              "presence_penalty",
+                                              "seed",
+                                              "max_tokens",
+                                              "max_completion_tokens",
+                                              "stream"};  // how an answer is shown is the flags' matter
+  note_other_fields(root, kCarriedOut, "weft generate", made.request.notes);
   if (empty) made.request.messages.clear();
   return made;
 }

@@ -40,6 +40,16 @@ std::vector<TokenId> read_ids(const JsonValue& list, std::string_view key, std::
   return ids;
 }
 
+// The errors of `body`, which do not know the file, named after `place`.
+template <class Body>
+auto within(std::string_view place, Body&& body) {
+  try {
+    return body();
+  } catch (const Error& error) {
+    fail(error.kind(), place, "{}", error.what());
+  }
+}
+
 Task read_task(const JsonValue& entry, std::string_view file, size_t index) {
   const std::string at = fmt::format("{}, prompt {}", file, index);
   if (!entry.is(Kind::object)) fail(ErrorKind::bad_input, at, "wanted an object, found {}", describe(entry.kind));
@@ -55,10 +65,10 @@ Task read_task(const JsonValue& entry, std::string_view file, size_t index) {
   if (const JsonValue* options = optional_member(entry, "options", Kind::object, place)) {
     request.members.emplace_back("options", *options);
   }
-  task.request = parse_chat_request(request);
+  task.request = within(place, [&] { return parse_chat_request(request); });
   if (const JsonValue* ids = optional_member(entry, "ids", Kind::array, place)) task.ids = read_ids(*ids, "ids", place);
   task.expect = parse_json(write_json(member(entry, "expect", Kind::object, place)), place);
-  static_cast<void>(misses({}, task.expect));  // its form is checked on the way
+  static_cast<void>(within(place, [&] { return misses({}, task.expect); }));  // its form is checked on the way
   if (const JsonValue* reference = optional_member(entry, "reference", Kind::object, place)) {
     if (const JsonValue* ids = optional_member(*reference, "ids", Kind::array, place)) {
       task.reference_ids = read_ids(*ids, "reference.ids", place);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <functional>
+#include <span>
 
 #include "base/error.h"
 
@@ -27,6 +28,30 @@ using Kind = JsonValue::Kind;
   fail(ErrorKind::bad_input, kPlace, "{}: wanted {}, found {}", where, what, describe(found.kind));
 }
 
+// Fields that nothing reads, by name, with how often each was met.
+class IgnoredFields {
+ public:
+  void add(std::string name) {
+    const auto at = std::ranges::find(counts_, name, &std::pair<std::string, int64_t>::first);
+    if (at == counts_.end()) {
+      counts_.emplace_back(std::move(name), 1);
+    } else {
+      ++at->second;
+    }
+  }
+  void write(std::vector<std::string>& notes) const {
+    for (const auto& [name, count] : counts_)
+      notes.push_back(
+          fmt::format("'{}' is not a known field and was ignored{}", name, count > 1 ? fmt::format(" ({} times)", count) : ""));
+  }
+
+ private:
+  std::vector<std::pair<std::string, int64_t>> counts_;
+};
+
+// Clients send back what an answer held, absent things included.
+bool asks_nothing(const JsonValue& value) { return value.is(Kind::null) || (value.is(Kind::array) && value.items.empty()); }
+
 // The members of an object, with the path that names it in errors. Null counts as absent unless asked for as it is.
 class Fields {
  public:
@@ -36,6 +61,16 @@ class Fields {
 
   [[nodiscard]] std::string where(std::string_view key) const {
     return path_.empty() ? std::string(key) : fmt::format("{}.{}", path_, key);
+  }
+  // Notes each member that is not among `known`, under the name `as` for this object.
+  void note_unknown(std::span<const std::string_view> known, std::string_view as, IgnoredFields& ignored) const {
+    for (const auto& [key, value] : object_.members) {
+      if (!asks_nothing(value) && std::ranges::find(known, key) == known.end())
+        ignored.add(as.empty() ? key : fmt::format("{}.{}", as, key));
+    }
+  }
+  void note_unknown(std::initializer_list<std::string_view> known, std::string_view as, IgnoredFields& ignored) const {
+    note_unknown(std::span(known.begin(), known.size()), as, ignored);
   }
   [[nodiscard]] const JsonValue* raw(std::string_view key) const { return object_.find(key); }
   [[nodiscard]] const JsonValue* get(std::string_view key) const {
@@ -66,6 +101,11 @@ class Fields {
   std::string path_;
 };
 
+// Of the top level and of `options`.
+constexpr std::array<std::string_view, 10> kPromptFields{
+    "tool_choice", "response_format",       "chat_template_kwargs",   "thinking",       "thinking_effort", "reasoning_effort",
+    "reasoning",   "add_generation_prompt", "continue_final_message", "prefill_channel"};
+
 std::optional<Role> role_named(std::string_view name) {
   constexpr std::array<std::pair<std::string_view, Role>, 5> kRoles{{{"system", Role::system},
                                                                      {"developer", Role::developer},
@@ -79,7 +119,7 @@ std::optional<Role> role_named(std::string_view name) {
 }
 
 // 2.2: absent or null is nothing; a string; or text parts in order.
-std::vector<std::string> read_content(const Fields& message, Role role) {
+std::vector<std::string> read_content(const Fields& message, Role role, IgnoredFields& ignored) {
   const JsonValue* content = message.get("content");
   if (content == nullptr) return {};
   if (content->is(Kind::string)) return {content->text};
@@ -101,6 +141,7 @@ std::vector<std::string> read_content(const Fields& message, Role role) {
     if (text == nullptr) fail(ErrorKind::bad_input, kPlace, "{}: wanted a string, found nothing", part.where("text"));
     if (!text->is(Kind::string)) wanted(part.where("text"), "a string", *text);
     parts.push_back(text->text);
+    part.note_unknown({"type", "text"}, "messages[].content[]", ignored);
   }
   return parts;
 }
@@ -110,12 +151,20 @@ std::optional<JsonValue> read_tools(const Fields& fields) {
   const JsonValue* tools = fields.filled_array("tools");
   if (tools == nullptr) return std::nullopt;
   for (size_t i = 0; i < tools->items.size(); ++i) {
-    if (!tools->items[i].is(Kind::object)) wanted(fields.where(fmt::format("tools[{}]", i)), "an object", tools->items[i]);
+    const Fields tool(tools->items[i], fields.where(fmt::format("tools[{}]", i)));
+    const JsonValue* wrapped = tool.get("function");
+    const JsonValue* type = tool.get("type");
+    // Tools of other types than functions need no name.
+    if (wrapped == nullptr && type != nullptr && type->is(Kind::string) && type->text != "function") continue;
+    const Fields bare = wrapped == nullptr ? tool : Fields(*wrapped, tool.where("function"));
+    if (bare.string("name").empty())
+      fail(ErrorKind::bad_input, kPlace, "{}: wanted the name of a function, found none",
+           wrapped == nullptr && bare.raw("name") == nullptr ? tool.where("function.name") : bare.where("name"));
   }
   return *tools;
 }
 
-std::vector<RequestToolCall> read_tool_calls(const Fields& message) {
+std::vector<RequestToolCall> read_tool_calls(const Fields& message, IgnoredFields& ignored) {
   std::vector<RequestToolCall> calls;
   const JsonValue* list = message.filled_array("tool_calls");
   if (list == nullptr) return calls;
@@ -125,6 +174,13 @@ std::vector<RequestToolCall> read_tool_calls(const Fields& message) {
     const JsonValue* wrapped = call.get("function");
     const Fields function = wrapped == nullptr ? call : Fields(*wrapped, call.where("function"));
     RequestToolCall& read = calls.emplace_back();
+    constexpr std::string_view kCallName = "messages[].tool_calls[]";
+    if (wrapped == nullptr) {
+      call.note_unknown({"id", "type", "index", "name", "arguments"}, kCallName, ignored);
+    } else {
+      call.note_unknown({"id", "type", "index", "function"}, kCallName, ignored);
+      function.note_unknown({"name", "arguments"}, fmt::format("{}.function", kCallName), ignored);
+    }
     read.id = call.string("id");
     read.name = function.string("name");
     if (read.name.empty())
@@ -142,7 +198,7 @@ std::vector<RequestToolCall> read_tool_calls(const Fields& message) {
   return calls;
 }
 
-ChatMessage read_message(const JsonValue& value, size_t index, bool last, bool& continue_final) {
+ChatMessage read_message(const JsonValue& value, size_t index, bool last, bool& continue_final, IgnoredFields& ignored) {
   const Fields fields(value, fmt::format("messages[{}]", index));
   const JsonValue* role_value = fields.raw("role");
   if (role_value == nullptr) fail(ErrorKind::bad_input, kPlace, "{}: wanted a role, found nothing", fields.where("role"));
@@ -152,23 +208,30 @@ ChatMessage read_message(const JsonValue& value, size_t index, bool last, bool& 
   message.role = *role;
   message.index = static_cast<int64_t>(index);
   message.name = fields.string("name");
-  message.content = read_content(fields, *role);
+  message.content = read_content(fields, *role, ignored);
   const bool partial = fields.boolean("partial").value_or(false);
+  std::vector<std::string_view> known{"role", "name", "content", "partial"};
   switch (*role) {
     case Role::system:
-    case Role::developer: message.tools = read_tools(fields); break;
+    case Role::developer:
+      known.push_back("tools");
+      message.tools = read_tools(fields);
+      break;
     case Role::user: break;
     case Role::assistant:
+      known.insert(known.end(), {"reasoning_content", "reasoning", "tool_calls"});
       message.reasoning = fields.string("reasoning_content");
       if (message.reasoning.empty()) message.reasoning = fields.string("reasoning");
-      message.tool_calls = read_tool_calls(fields);
+      message.tool_calls = read_tool_calls(fields, ignored);
       break;
     case Role::tool:
+      known.insert(known.end(), {"tool_call_id", "id", "tool"});
       message.tool_call_id = fields.string("tool_call_id");
       if (message.tool_call_id.empty()) message.tool_call_id = fields.string("id");
       message.tool = fields.string("tool");
       break;
   }
+  fields.note_unknown(known, "messages[]", ignored);
   if (partial) {
     if (!last || *role != Role::assistant)
       fail(ErrorKind::bad_input, kPlace, "{}: wanted it on a last message of the assistant only, found it on message {} ({})",
@@ -308,18 +371,20 @@ class ThinkingControl {
   bool decided_ = false;  // the level
 };
 
-void read_options(const Fields& root, ChatRequest& request, ThinkingControl& thinking) {
+void read_options(const Fields& root, ChatRequest& request, ThinkingControl& thinking, IgnoredFields& ignored) {
   if (const JsonValue* kwargs = root.get("chat_template_kwargs", Kind::object)) {
     const Fields fields(*kwargs, root.where("chat_template_kwargs"));
     thinking.say_on(fields.boolean("thinking"));
     thinking.say_on(fields.boolean("enable_thinking"));
     thinking.read_level(fields);
+    fields.note_unknown({"thinking", "enable_thinking", "thinking_effort"}, root.where("chat_template_kwargs"), ignored);
   }
   if (const JsonValue* value = root.get("thinking")) {
     if (value->is(Kind::boolean)) {
       thinking.say_on(value->boolean);
     } else {
       const Fields fields(*value, root.where("thinking"));
+      fields.note_unknown({"type"}, root.where("thinking"), ignored);
       const JsonValue* type = fields.get("type");
       if (type != nullptr && type->is(Kind::string) && (type->text == "enabled" || type->text == "disabled")) {
         thinking.say_on(type->text == "enabled");
@@ -331,8 +396,11 @@ void read_options(const Fields& root, ChatRequest& request, ThinkingControl& thi
   }
   thinking.read_level(root);
   thinking.read_reasoning_effort(root, "reasoning_effort");
-  if (const JsonValue* reasoning = root.get("reasoning", Kind::object))
-    thinking.read_reasoning_effort(Fields(*reasoning, root.where("reasoning")), "effort");
+  if (const JsonValue* reasoning = root.get("reasoning", Kind::object)) {
+    const Fields fields(*reasoning, root.where("reasoning"));
+    thinking.read_reasoning_effort(fields, "effort");
+    fields.note_unknown({"effort"}, root.where("reasoning"), ignored);
+  }
   if (const auto value = root.boolean("add_generation_prompt")) request.add_generation_prompt = *value;
   if (const auto value = root.boolean("prefill_channel")) request.prefill_channel = *value;
   if (root.boolean("continue_final_message").value_or(false)) {
@@ -345,6 +413,50 @@ void read_options(const Fields& root, ChatRequest& request, ThinkingControl& thi
 }
 
 }  // namespace
+
+void note_other_fields(const JsonValue& root, std::span<const std::string_view> carried_out, std::string_view by,
+                       std::vector<std::string>& notes) {
+  // What the API defines and this program has no part in, with the value that asks for nothing.
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 21> kKnown{{
+      {"n", "1"},
+      {"stop", "\"\""},
+      {"logit_bias", "{}"},
+      {"logprobs", "false"},
+      {"top_logprobs", "0"},
+      {"stream", "false"},
+      {"stream_options", "{}"},
+      {"parallel_tool_calls", "true"},
+      {"modalities", "[\"text\"]"},
+      {"audio", "{}"},
+      {"prediction", "{}"},
+      {"service_tier", "\"auto\""},
+      {"store", "false"},
+      {"verbosity", "\"medium\""},
+      {"web_search_options", "{}"},
+      {"functions", "[]"},
+      {"function_call", "\"auto\""},
+      {"prompt_cache_retention", "{}"},
+      {"ignore_eos", "false"},
+      {"min_tokens", "0"},
+      {"stop_token_ids", "[]"},
+  }};
+  // Names and marks for the provider's own books; they ask for nothing.
+  constexpr std::array<std::string_view, 5> kMarks{"model", "user", "metadata", "safety_identifier", "prompt_cache_key"};
+  constexpr std::array<std::string_view, 2> kWhole{"messages", "tools"};
+  const auto in = [](const auto& list, std::string_view key) { return std::ranges::find(list, key) != list.end(); };
+  IgnoredFields ignored;
+  for (const auto& [key, value] : root.members) {
+    if (asks_nothing(value) || in(kPromptFields, key) || in(kWhole, key) || in(kMarks, key) || in(carried_out, key)) continue;
+    const auto known = std::ranges::find(kKnown, key, &std::pair<std::string_view, std::string_view>::first);
+    if (key == "options" && value.is(Kind::object)) continue;  // its members were noted with the prompt's fields
+    if (known == kKnown.end()) {
+      ignored.add(key);
+    } else if (write_json(value) != known->second) {
+      notes.push_back(fmt::format("'{}' is not carried out by {}", key, by));
+    }
+  }
+  ignored.write(notes);
+}
 
 bool ChatRequest::calls_discarded() const {
   if (tool_choice.kind == ToolChoice::Kind::none) return true;
@@ -360,8 +472,10 @@ ChatRequest parse_chat_request(const JsonValue& root_value) {
   if (messages == nullptr || messages->items.empty())
     fail(ErrorKind::bad_input, kPlace, "messages: wanted a non-empty array, found {}",
          messages == nullptr ? "nothing" : "an empty one");
+  IgnoredFields ignored;
   for (size_t i = 0; i < messages->items.size(); ++i)
-    request.messages.push_back(read_message(messages->items[i], i, i + 1 == messages->items.size(), request.continue_final));
+    request.messages.push_back(
+        read_message(messages->items[i], i, i + 1 == messages->items.size(), request.continue_final, ignored));
   request.tools = read_tools(root);
 
   ThinkingControl thinking(request);
@@ -374,8 +488,10 @@ ChatRequest parse_chat_request(const JsonValue& root_value) {
   }
   // A named choice is incompatible with thinking, whatever else is said.
   if (request.tool_choice.kind == ToolChoice::Kind::named) thinking.say_on(false);
-  for (const Fields& source : sources) read_options(source, request, thinking);
+  for (const Fields& source : sources) read_options(source, request, thinking, ignored);
   thinking.apply();
+  if (options_value != nullptr) sources.back().note_unknown(kPromptFields, "options", ignored);
+  ignored.write(request.notes);
   if (request.continue_final && !request.messages.back().tool_calls.empty())
     fail(ErrorKind::bad_input, kPlace, "messages[{}].tool_calls: wanted none in a turn that is to be continued, found {}",
          request.messages.size() - 1, request.messages.back().tool_calls.size());

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -64,12 +65,19 @@ struct ChatRequest {
 // Reads the fields that decide the prompt; other top-level fields are left to their owners. Known: messages, tools,
 // tool_choice, response_format, chat_template_kwargs {thinking, enable_thinking, thinking_effort}, thinking (boolean or
 // {"type"}), thinking_effort, reasoning_effort, reasoning {effort}, add_generation_prompt, continue_final_message,
-// prefill_channel; messages' `partial`. An object `options` may hold any of them except messages and tools.
+// prefill_channel; messages' `partial`. An object `options` may hold any of them except messages and tools. Unknown fields
+// below the top level are noted, each name once with its count; null and [] count as absent.
 //
 // Throws Error(bad_input), naming message index and field, for wrong types, unknown roles, unknown part types, an unknown
-// effort, tool choice or response format, a tool choice that no declared tool satisfies, and partial mode where 2.10 forbids
-// it; Error(unsupported) for images, which this program does not read.
+// effort, tool choice or response format, a function without a name among tools, a tool choice that no declared tool satisfies,
+// and partial mode where 2.10 forbids it; Error(unsupported) for images, which this program does not read.
 [[nodiscard]] ChatRequest parse_chat_request(std::string_view json);
 [[nodiscard]] ChatRequest parse_chat_request(const JsonValue& root);
+
+// Appends a note for each top-level field of a chat request that neither parse_chat_request nor `carried_out` knows: "is not
+// carried out by `by`" for a field of the API whose value asks for something, "is not a known field" for any other. Fields that
+// only name things (model, user, metadata, safety_identifier, prompt_cache_key) have no note.
+void note_other_fields(const JsonValue& root, std::span<const std::string_view> carried_out, std::string_view by,
+                       std::vector<std::string>& notes);
 
 }  // namespace weft

@@ -14,8 +14,13 @@ using Kind = JsonValue::Kind;
 // The members of the input object of one command.
 class Input {
  public:
-  Input(std::string_view text, std::string_view place) : place_(place), root_(parse_json_value(text, place)) {
+  Input(std::string_view text, std::string_view place, std::initializer_list<std::string_view> keys)
+      : place_(place), root_(parse_json_value(text, place)) {
     if (!root_.is(Kind::object)) fail(ErrorKind::bad_input, place_, "wanted an object, found {}", describe(root_.kind));
+    for (const auto& [key, value] : root_.members) {
+      if (std::find(keys.begin(), keys.end(), key) == keys.end())
+        fail(ErrorKind::bad_input, place_, "wanted only the fields {}, found '{}'", fmt::join(keys, ", "), key);
+    }
   }
 
   [[nodiscard]] const JsonValue* get(std::string_view key) const { return root_.find(key); }
@@ -110,13 +115,15 @@ std::string event_json(const ChatEvent& event) {
 }  // namespace
 
 std::string text_encode_json(const ChatFormat& format, std::string_view text) {
-  const Input input(text, "text encode");
+  const Input input(text, "text encode", {"text", "segments", "allow_special"});
   const JsonValue* plain = input.get("text", Kind::string);
   const JsonValue* segments = input.get("segments", Kind::array);
   if ((plain == nullptr) == (segments == nullptr))
     fail(ErrorKind::bad_input, input.place(), "wanted one of 'text' and 'segments', found {}",
          plain == nullptr ? "neither" : "both");
   const bool allow_special = input.flag("allow_special");
+  if (allow_special && plain == nullptr)
+    fail(ErrorKind::bad_input, input.place(), "allow_special: wanted 'text' beside it, found 'segments'");
   const std::vector<TokenId> ids = plain != nullptr
                                        ? format.tokenizer().encode(plain->text, allow_special)
                                        : format.tokenizer().encode(read_segments(input, *segments, format.tokenizer()));
@@ -124,14 +131,44 @@ std::string text_encode_json(const ChatFormat& format, std::string_view text) {
 }
 
 std::string text_decode_json(const ChatFormat& format, std::string_view text) {
-  const Input input(text, "text decode");
+  const Input input(text, "text decode", {"ids", "control", "count"});
+  const std::vector<TokenId> ids = input.ids("ids", format.tokenizer());
+  // The output of encode is an input of decode.
+  if (const JsonValue* count = input.get("count")) {
+    const int64_t number = input.integer("count", *count);
+    if (number != static_cast<int64_t>(ids.size()))
+      fail(ErrorKind::bad_input, input.place(), "count: wanted the number of ids, {}, found {}", ids.size(), number);
+  }
   const auto control = static_cast<ControlText>(input.word("control", {"none", "unflagged", "all"}));
-  return fmt::format(R"({{"text": {}}})",
-                     json_string(format.tokenizer().decode(input.ids("ids", format.tokenizer()), control)));
+  return fmt::format(R"({{"text": {}}})", json_string(format.tokenizer().decode(ids, control)));
 }
 
 std::string text_render_json(const ChatFormat& format, std::string_view text) {
-  const ChatPrompt prompt = format.render(text);
+  const JsonValue root = parse_json_value(text, "chat request");
+  ChatRequest request = parse_chat_request(root);
+  // What decides how an answer is generated has no part in a prompt, so its absence from one is no omission.
+  constexpr std::string_view kOfGeneration[] = {"temperature",
+                                                "top_p",
+                                                "top_k",
+                                                "min_p",
+                                                "repetition_penalty",
+                                                "frequency_penalty",
+                                                "presence_penalty",
+                                                "seed",
+                                                "n",
+                                                "max_tokens",
+                                                "max_completion_tokens",
+                                                "stop",
+                                                "logit_bias",
+                                                "logprobs",
+                                                "top_logprobs",
+                                                "stream",
+                                                "stream_options",
+                                                "ignore_eos",
+                                                "min_tokens",
+                                                "stop_token_ids"};
+  note_other_fields(root, kOfGeneration, "weft text render", request.notes);
+  const ChatPrompt prompt = format.render(request);
   std::string joined;
   for (const Segment& segment : prompt.segments) joined += segment.bytes;
   std::string notes;
@@ -144,7 +181,7 @@ std::string text_render_json(const ChatFormat& format, std::string_view text) {
 }
 
 std::string text_parse_json(const ChatFormat& format, std::string_view text) {
-  const Input input(text, "text parse");
+  const Input input(text, "text parse", {"text", "ids", "start", "end", "discard_calls", "pieces"});
   constexpr ParserStart kStarts[] = {ParserStart::think, ParserStart::response, ParserStart::start};
   int64_t made = 0;
   OutputParser parser(format.tokenizer(), {.start = kStarts[input.word("start", {"think", "response", "start"})],
@@ -156,6 +193,8 @@ std::string text_parse_json(const ChatFormat& format, std::string_view text) {
     fail(ErrorKind::bad_input, input.place(), "wanted one of 'text' and 'ids', found {}",
          plain == nullptr ? "neither" : "both");
   if (plain == nullptr) {
+    if (input.get("pieces") != nullptr)
+      fail(ErrorKind::bad_input, input.place(), "pieces: wanted 'text' beside it, found 'ids'");
     for (const TokenId id : input.ids("ids", format.tokenizer())) parser.feed_token(id);
   } else {
     std::string_view rest = plain->text;

@@ -11,7 +11,8 @@ namespace weft {
 // {"text": "...", "allow_special": false} or {"segments": [["text", is_control], ...]} -> {"ids": [...], "count": n}
 [[nodiscard]] std::string text_encode_json(const ChatFormat& format, std::string_view input);
 
-// {"ids": [...], "control": "none" | "unflagged" | "all"} -> {"text": "..."}; control defaults to "none".
+// {"ids": [...], "control": "none" | "unflagged" | "all", "count": n} -> {"text": "..."}; control defaults to "none"; count,
+// which encode writes, may be absent.
 [[nodiscard]] std::string text_decode_json(const ChatFormat& format, std::string_view input);
 
 // A chat request -> {"text", "segments": [["text", is_control], ...], "ids", "count", "start": "think" | "response" | "start",
@@ -24,6 +25,6 @@ namespace weft {
 // are numbered instead of having random ids, so that the output depends on the input only.
 [[nodiscard]] std::string text_parse_json(const ChatFormat& format, std::string_view input);
 
-// All throw Error(bad_input) naming the field.
+// All throw Error(bad_input) naming the field; an unknown one too, which of a chat request is a note instead.
 
 }  // namespace weft

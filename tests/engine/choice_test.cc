@@ -127,6 +127,24 @@ TEST(PromptChoice, TheSystemMessageWinsOverTheRequestsOwn) {
   }
 }
 
+TEST(PromptChoice, NotesWhatIsNotCarriedOut) {
+  const auto notes = [](const std::string& fields) {
+    PromptChoice choice;
+    choice.messages = R"({"messages": [{"role": "user", "content": "Hi"}], )" + fields + "}";
+    return build_request(choice).request.notes;
+  };
+  EXPECT_EQ(notes(R"("model": "m", "n": 1, "stop": null, "logprobs": false, "stream": true, "seed": 1, "logit_bias": {},
+                     "parallel_tool_calls": true, "max_tokens": 3, "tool_choice": "auto", "user": "u")"),
+            std::vector<std::string>{});
+  for (const std::string field : {"stop", "n", "logit_bias", "logprobs", "top_logprobs", "stream_options"}) {
+    EXPECT_EQ(notes(fmt::format(R"("{}": 2)", field)),
+              std::vector<std::string>{fmt::format("'{}' is not carried out by weft generate", field)});
+  }
+  EXPECT_EQ(notes(R"("temperatur": 0, "tools_choice": "none")"),
+            (std::vector<std::string>{"'temperatur' is not a known field and was ignored",
+                                      "'tools_choice' is not a known field and was ignored"}));
+}
+
 TEST(PromptChoice, Refuses) {
   EXPECT_THAT(error_of([] { static_cast<void>(build_request({})); }), HasSubstr("at least one message"));
   PromptChoice choice;
@@ -137,7 +155,16 @@ TEST(PromptChoice, Refuses) {
   EXPECT_THAT(error_of([&] { static_cast<void>(build_request(choice)); }), HasSubstr("tools"));
   choice = {};
   choice.prompt = "\xff";
-  EXPECT_THAT(error_of([&] { static_cast<void>(build_request(choice)); }), HasSubstr("UTF-8"));
+  EXPECT_THAT(error_of([&] { static_cast<void>(build_request(choice)); }),
+              HasSubstr("[--prompt] wanted UTF-8, found byte 0xff at offset 0"));
+  choice.prompt = "x";
+  choice.system = "a\xC3";
+  EXPECT_THAT(error_of([&] { static_cast<void>(build_request(choice)); }),
+              HasSubstr("[--system] wanted UTF-8, found byte 0xc3 at offset 1"));
+  choice.system.reset();
+  choice.tools = "[";
+  choice.tools_place = "bad.json";
+  EXPECT_THAT(error_of([&] { static_cast<void>(build_request(choice)); }), HasSubstr("[bad.json] JSON at byte 1"));
   EXPECT_TRUE(build_request({}, true).request.messages.empty());
 }
 

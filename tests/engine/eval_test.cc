@@ -66,6 +66,18 @@ TEST(Tasks, AnUnknownExpectationIsRefused) {
                Error);
   EXPECT_THROW(static_cast<void>(read_tasks("[]", "test")), Error);
   EXPECT_THROW(static_cast<void>(read_tasks(R"({"prompts": []})", "test")), Error);
+  const auto message = [](std::string_view prompt) -> std::string {
+    try {
+      static_cast<void>(read_tasks(fmt::format(R"({{"prompts": [{}]}})", prompt), "file.json"));
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "no error";
+  };
+  EXPECT_THAT(message(R"({"name": "x", "messages": [{"role": "user"}], "expect": {"colour": "red"}})"),
+              ::testing::AllOf(::testing::StartsWith("[file.json, prompt 'x'] "), ::testing::HasSubstr("colour")));
+  EXPECT_THAT(message(R"({"name": "x", "messages": [{"role": "usr"}], "expect": {}})"),
+              ::testing::AllOf(::testing::StartsWith("[file.json, prompt 'x'] "), ::testing::HasSubstr("messages[0].role")));
 }
 
 TEST(Tasks, ReportsWhereAReferenceIsLeft) {

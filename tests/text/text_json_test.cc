@@ -98,6 +98,51 @@ TEST(TextJson, ParseGivesWhatTheReferenceGives) {
   }
 }
 
+TEST(TextJson, UnknownFieldsAreRefused) {
+  EXPECT_THAT(refusal([] { return text_encode_json(format(), R"({"text": "a", "allow_specail": true})"); }),
+              HasSubstr("wanted only the fields text, segments, allow_special, found 'allow_specail'"));
+  EXPECT_THAT(refusal([] { return text_encode_json(format(), R"({"segments": [], "allow_special": true})"); }),
+              HasSubstr("allow_special"));
+  EXPECT_THAT(refusal([] { return text_decode_json(format(), R"({"ids": [5472], "count": 2})"); }), HasSubstr("count: wanted"));
+  EXPECT_THAT(refusal([] { return text_decode_json(format(), R"({"ids": [], "contrl": "all"})"); }), HasSubstr("'contrl'"));
+  EXPECT_THAT(refusal([] { return text_parse_json(format(), R"({"text": "a", "strat": "think"})"); }), HasSubstr("'strat'"));
+  EXPECT_THAT(refusal([] { return text_parse_json(format(), R"({"ids": [], "pieces": 1})"); }), HasSubstr("pieces"));
+}
+
+TEST(TextJson, RenderNotesWhatItIgnores) {
+  const auto notes = [](std::string_view request) { return Json::parse(text_render_json(format(), request))["notes"].dump(); };
+  EXPECT_EQ(notes(R"({"messages": [{"role": "user", "content": "a", "name": null, "refusal": null, "annotations": []}],
+                      "temperature": 0, "stop": "x", "model": "m"})"),
+            "[]");
+  EXPECT_EQ(notes(R"({"messages": [{"role": "user", "content": "a", "colour": 1}, {"role": "user", "colour": 2}],
+                      "tools_choice": "auto"})"),
+            R"j(["'messages[].colour' is not a known field and was ignored (2 times)",)j"
+            R"("'tools_choice' is not a known field and was ignored"])");
+  EXPECT_EQ(notes(R"({"messages": [{"role": "user", "tool_calls": [{"name": "f"}]},
+                                   {"role": "user", "content": [{"type": "text", "text": "a", "cache_control": 1}]}]})"),
+            R"(["'messages[].tool_calls' is not a known field and was ignored",)"
+            R"("'messages[].content[].cache_control' is not a known field and was ignored"])");
+  for (const char* field :
+       {R"("options": {"temperature": 1})", R"("reasoning": {"effort": "low", "max_tokens": 3})",
+        R"("thinking": {"type": "enabled", "budget_tokens": 3})", R"("chat_template_kwargs": {"thinkng": false})"}) {
+    EXPECT_THAT(notes(fmt::format(R"({{"messages": [{{"role": "user"}}], {}}})", field)), HasSubstr("was ignored")) << field;
+  }
+}
+
+TEST(TextJson, FunctionsNeedNames) {
+  const auto render = [](std::string_view tool) {
+    return text_render_json(format(), fmt::format(R"({{"messages": [{{"role": "user"}}], "tools": [{}]}})", tool));
+  };
+  for (const char* tool :
+       {R"({"type": "function", "function": {}})", R"({"type": "function"})", "{}", R"({"function": {"name": ""}})",
+        R"({"function": {"name": null}})", R"({"function": {"name": 3}})"}) {
+    EXPECT_THAT(refusal([&] { return render(tool); }), HasSubstr("tools[0].function.name")) << tool;
+  }
+  EXPECT_THAT(refusal([&] { return render(R"({"type": "function", "function": 3})"); }), HasSubstr("tools[0].function"));
+  EXPECT_NE(render(R"({"type": "function", "function": {"name": "f"}})"), "");
+  EXPECT_NE(render(R"({"name": "f"})"), "");
+}
+
 TEST(TextJson, ParseTextInPieces) {
   const std::string text = "<|open|>response<|sep|>391<|close|>response<|sep|><|close|>message<|sep|>";
   for (int pieces = 1; pieces < 80; ++pieces) {

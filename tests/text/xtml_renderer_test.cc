@@ -108,8 +108,9 @@ TEST(XtmlRenderer, ArgumentLiteralsSurvive) {
       {"n": 1e2, "o": {"z": 1.50, "a": [1,{"k":"ü"}]}}}]}]})";
   EXPECT_THAT(render(object).text(), HasSubstr("<|sep|>1e2<|close|>"));
   EXPECT_THAT(render(object).text(), HasSubstr("<|sep|>{\"z\": 1.50, \"a\": [1, {\"k\": \"ü\"}]}<|close|>"));
-  const std::string tools = R"({"messages": [{"role": "user"}], "tools": [{"b": 1e2, "a": {"y": "\u00e9\n</>", "x": 10.0}}]})";
-  EXPECT_THAT(render(tools).text(), HasSubstr("[{\"a\":{\"x\":10.0,\"y\":\"é\\n</>\"},\"b\":1e2}]"));
+  const std::string tools =
+      R"({"messages": [{"role": "user"}], "tools": [{"name": "f", "b": 1e2, "a": {"y": "\u00e9\n</>", "x": 10.0}}]})";
+  EXPECT_THAT(render(tools).text(), HasSubstr("[{\"a\":{\"x\":10.0,\"y\":\"é\\n</>\"},\"b\":1e2,\"name\":\"f\"}]"));
 }
 
 // R22
