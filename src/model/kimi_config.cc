@@ -264,6 +264,13 @@ KimiConfig parse_kimi_config(const Json& json, std::string_view place) {
   if (k3) (void)text.at("attn_res_block_size", "an integer, or null for plain residuals");
   if (text.states("attn_res_block_size")) config.residual_block = text.integer("attn_res_block_size", 1, kMaxLayers);
 
+  if (text.states("num_nextn_predict_layers")) {
+    const int64_t heads = text.integer("num_nextn_predict_layers", 0, kMaxLayers);
+    if (heads > 0)
+      config.notes.push_back(
+          fmt::format("num_nextn_predict_layers is {}: layers of multi-token prediction are not used", heads));
+  }
+
   if (text.states("quantization_config")) config.quantization = text.at("quantization_config", "");
   if (config.nested && top.states("quantization_config")) {
     const Json& outer = top.at("quantization_config", "");

@@ -253,6 +253,16 @@ TEST(KimiConfig, QuantizationAtEitherLevel) {
   EXPECT_THAT(refusal(json), HasSubstr("quantization_config"));
 }
 
+TEST(KimiConfig, PredictionLayersAreNoted) {
+  Json json = published();
+  json["text_config"]["num_nextn_predict_layers"] = 1;
+  const KimiConfig c = parse_kimi_config(json, "config.json");
+  ASSERT_EQ(c.notes.size(), 1U);
+  EXPECT_THAT(c.notes[0], HasSubstr("num_nextn_predict_layers is 1"));
+  json["text_config"]["num_nextn_predict_layers"] = "one";
+  EXPECT_THAT(refusal(json), HasSubstr("num_nextn_predict_layers"));
+}
+
 // Ruling R3.
 TEST(KimiConfig, TruncatedCopy) {
   Json json = published();

@@ -15,12 +15,12 @@ namespace {
 
 using testing::HasSubstr;
 
-void expect_error(const std::function<void()>& call, const std::string& wanted) {
+void expect_error(const std::function<void()>& call, const std::string& wanted, ErrorKind kind = ErrorKind::internal) {
   try {
     call();
     ADD_FAILURE() << "no error; wanted " << wanted;
   } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::internal);
+    EXPECT_EQ(error.kind(), kind);
     EXPECT_THAT(error.what(), HasSubstr(wanted));
   }
 }
@@ -103,7 +103,7 @@ TEST_F(Errors, Indices) {
         route(context_, {2, true, 1.0F}, logits.view(), empty({4}).view(), picked.mutable_view(),
               picked_weights.mutable_view());
       },
-      "[route] row 1, expert 1: wanted a number");
+      "[route] row 1, expert 1: wanted a number", ErrorKind::bad_checkpoint);
   expect_error(
       [&] {
         route(context_, {5, true, 1.0F}, logits.view(), empty({4}).view(), picked.mutable_view(),

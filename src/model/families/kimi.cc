@@ -513,7 +513,12 @@ void KimiStage::moe(ops::Context& context, const Batch& batch, LayerIndex layer,
   const MutableTensorView combine = take({rows, chosen});
   const MutableTensorView margins = take({rows});
   const std::span<float> margin_values = batch.trace != nullptr ? margins.as<float>() : std::span<float>();
-  ops::route(context, config_.router, scores, weights.bias.view(), ids, combine, margin_values);
+  try {
+    ops::route(context, config_.router, scores, weights.bias.view(), ids, combine, margin_values);
+  } catch (const Error& error) {
+    // The operator does not know the layer.
+    fail(error.kind(), fmt::format("layer {}", layer.value), "{}", error.what());
+  }
   trace_routing(batch, layer, ids, combine, margin_values);
 
   const TensorView z = config_.latent_size ? TensorView(linear(context, x, weights.latent_down)) : x;

@@ -24,7 +24,7 @@ void route(Context& /*context*/, const RouterRule& rule, TensorView logits, Tens
       score[e] = sigmoid(row[e]);
       selection[e] = score[e] + b[e];
       if (std::isnan(selection[e])) {
-        fail(ErrorKind::internal, "route", "row {}, expert {}: wanted a number, found logit {} and bias {}", t, e, row[e],
+        fail(ErrorKind::bad_checkpoint, "route", "row {}, expert {}: wanted a number, found logit {} and bias {}", t, e, row[e],
              b[e]);
       }
     }

@@ -23,7 +23,7 @@ bool is_allowed(const SampleRow& row, size_t id) {
 void check_finite(int64_t index, std::span<const float> logits) {
   for (size_t id = 0; id < logits.size(); ++id) {
     if (!std::isfinite(logits[id])) {
-      fail(ErrorKind::internal, "sample", "row {}, id {}: wanted a finite logit, found {}", index, id, logits[id]);
+      fail(ErrorKind::bad_checkpoint, "sample", "row {}, id {}: wanted a finite logit, found {}", index, id, logits[id]);
     }
   }
 }
