@@ -159,6 +159,8 @@ class Conversation {
 };
 
 ExitCode chat(const Flags& flags) {
+  if (flags.prompt.tools_file == "-")
+    fail(ErrorKind::bad_input, "command line", "--tools: wanted a file, found standard input, which the conversation reads");
   const PromptChoice prompt = flags.prompt.choice();
   watch_interrupts();
   const std::unique_ptr<Model> model = flags.model.load();

@@ -95,9 +95,21 @@ PromptChoice PromptFlags::choice() const {
   PromptChoice made;
   made.system = system;
   if (!tools_file.empty()) made.tools = read_input(tools_file);
+  made.tools_place = input_name(tools_file);
   if (thinking) made.thinking = *thinking == "on";
   made.thinking_effort = thinking_effort;
   return made;
+}
+
+std::string input_name(const std::string& file) { return file == "-" ? "standard input" : file; }
+
+void check_output_file(const std::string& file) {
+  const std::filesystem::path path(file);
+  const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
+  if (std::filesystem::is_directory(path)) fail(ErrorKind::bad_input, file, "wanted a file to write, found a folder");
+  if (!std::filesystem::is_directory(folder))
+    fail(ErrorKind::bad_input, file, "wanted a folder to write it into, found {} at '{}'",
+         std::filesystem::exists(folder) ? "a file" : "nothing", folder.string());
 }
 
 }  // namespace weft

@@ -55,4 +55,10 @@ struct PromptFlags {
   [[nodiscard]] PromptChoice choice() const;
 };
 
+// What errors call an input: the file, or standard input for "-".
+[[nodiscard]] std::string input_name(const std::string& file);
+
+// Throws bad_input when a file of this name cannot be: it is a folder, or its folder is missing. For use before the work.
+void check_output_file(const std::string& file);
+
 }  // namespace weft

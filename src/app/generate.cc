@@ -41,9 +41,12 @@ struct Flags {
 };
 
 ExitCode generate(const Flags& flags) {
+  if (flags.messages_file == "-" && flags.prompt.tools_file == "-")
+    fail(ErrorKind::bad_input, "command line", "--messages and --tools: wanted one that reads standard input, found both");
   PromptChoice choice = flags.prompt.choice();
   choice.prompt = flags.text;
   if (!flags.messages_file.empty()) choice.messages = read_input(flags.messages_file);
+  choice.messages_place = input_name(flags.messages_file);
   const RequestChoice request = build_request(choice);
   watch_interrupts();
   const std::unique_ptr<Model> model = flags.model.load();

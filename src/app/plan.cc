@@ -1,6 +1,8 @@
 // weft plan: what would be loaded where.
 #include "pipeline/plan.h"
 
+#include <cmath>
+
 #include <CLI/CLI.hpp>
 
 #include "app/command.h"
@@ -98,7 +100,11 @@ void add_plan(CLI::App& app, Command& command) {
   sub->add_option("--profile", flags->profile, "Numbers: exact or bf16; default: exact below 1 GiB of weights, else bf16")
       ->check(CLI::IsMember({"exact", "bf16"}));
   sub->add_option("--bandwidth", flags->bandwidth, "GB/s of each node's memory, for the expected tokens/s")
-      ->check(CLI::PositiveNumber);
+      ->check([](const std::string& text) {
+        double value = 0.0;
+        const bool good = CLI::detail::lexical_cast(text, value) && std::isfinite(value) && value > 0.0;
+        return good ? std::string() : fmt::format("wanted a number above 0, found '{}'", text);
+      });
   sub->add_flag("--json", flags->json, "The same as JSON");
   sub->callback([flags, &command] { command.run = [flags] { return plan(*flags); }; });
 }

@@ -15,6 +15,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/units.h"
+#include "base/utf8.h"
 
 namespace weft {
 namespace {
@@ -75,7 +76,16 @@ void write_error_stream(std::string_view text) {
   std::fflush(stderr);
 }
 
-void write_note(std::string_view line) { write_error_stream(fmt::format("{}\n", line)); }
+void write_note(std::string_view text) {
+  std::string lines;
+  for (;;) {
+    const size_t end = text.find('\n');
+    lines += printable(text.substr(0, end)) + '\n';
+    if (end == std::string_view::npos) break;
+    text.remove_prefix(end + 1);
+  }
+  write_error_stream(lines);
+}
 
 void StatusLine::progress(std::string_view what, int64_t done, int64_t total) {
   const double time = now();

@@ -19,8 +19,8 @@ namespace weft {
 void write_output(std::string_view text);
 // Pretty JSON and a line break. Text that is not well-formed UTF-8 comes with U+FFFD.
 void write_json_output(const Json& json);
-// A line on standard error; the status line is cleared before.
-void write_note(std::string_view line);
+// A line on standard error, or several; characters that a terminal would obey are escaped.
+void write_note(std::string_view text);
 // Text on standard error as it is.
 void write_error_stream(std::string_view text);
 

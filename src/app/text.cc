@@ -46,7 +46,7 @@ Output: {"ids": [...], "count": n}
 Example:
   echo '{"text": "Hello"}' | weft text encode -m models/k3-mini)",
       text_encode_json);
-  add(*sub, command, "decode", "Token ids to text", R"(Input: {"ids": [...], "control": "none"}
+  add(*sub, command, "decode", "Token ids to text", R"(Input: {"ids": [...], "control": "none"}, or what encode wrote
 Output: {"text": "..."}
 "control" is what stands for a control token:
   "none"       nothing (the default)

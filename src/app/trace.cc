@@ -50,6 +50,7 @@ std::vector<int32_t> parse_ids(std::string_view text) {
 ExitCode trace(const Flags& flags) {
   const std::vector<int32_t> ids = parse_ids(flags.ids);
   watch_interrupts();
+  check_output_file(flags.out);
   const LoadedExecutor model = flags.model.load_executor();
   const auto count = static_cast<int64_t>(ids.size());
   const int64_t context = model.checkpoint->config().max_context;

@@ -95,6 +95,18 @@ TEST(Generate, MessagesFromStandardInput) {
   EXPECT_EQ(run(generate({"--messages", "-"}), options).out, "The capital of Chile is Santiago.");
 }
 
+TEST(Generate, NotesFieldsThatItDoesNotCarryOut) {
+  RunOptions options;
+  options.input = R"({"messages": [{"role": "user", "content": "Hi", "colour": 1}], "stop": "x", "temperatur": 0})";
+  const Outcome outcome = run(generate({"--messages", "-", "-n", "1", "--json"}), options);
+  const Json notes = parse_json(outcome.out, "output")["weft"]["notes"];
+  for (const char* note : {"'stop' is not carried out by weft generate", "'temperatur' is not a known field and was ignored",
+                           "'messages[].colour' is not a known field and was ignored"}) {
+    EXPECT_THAT(notes.dump(), HasSubstr(note));
+    EXPECT_THAT(outcome.err, HasSubstr(fmt::format("note: {}\n", note)));
+  }
+}
+
 TEST(Generate, MaxTokensEndsWithLength) {
   const Json json = parse_json(run(generate({"-p", kMultiply, "-n", "5", "--temperature", "0", "--json"})).out, "output");
   EXPECT_EQ(json["finish_reason"], "length");

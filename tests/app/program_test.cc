@@ -2,6 +2,7 @@
 #include "program.h"
 
 #include <algorithm>
+#include <cctype>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -70,6 +71,8 @@ TEST(Program, ExitCodesAreListed) {
 
 TEST(Program, WrongFlagsAreUsage) {
   const std::string mini = mini_dir();
+  const std::string bad_json = scratch("bad.json");
+  std::ofstream(bad_json) << "[";
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
       {{}, "subcommand"},
       {{"frobnicate"}, "frobnicate"},
@@ -90,6 +93,20 @@ TEST(Program, WrongFlagsAreUsage) {
       {{"generate", "-m", mini, "-p", "x", "--thinking", "maybe"}, "--thinking"},
       {{"generate", "-m", mini, "-p", "x", "--tools", "/nonexistent.json"}, "/nonexistent.json"},
       {{"generate", "-m", mini, "--messages", "/dev/null"}, "/dev/null"},
+      {{"generate", "-m", "", "-p", "x"}, "--model: wanted a value"},
+      {{"text", "encode", "-m", ""}, "--model: wanted a value"},
+      {{"generate", "-m", mini, "--messages", ""}, "--messages: wanted a value"},
+      {{"generate", "-m", mini, "--messages", "-", "--tools", "-"}, "--messages and --tools"},
+      {{"chat", "-m", mini, "--tools", "-"}, "--tools"},
+      {{"generate", "-m", mini, "-p", "x", "--tools", bad_json}, "bad.json] JSON at byte 1"},
+      {{"generate", "-m", mini, "-p", "\xff"}, "[--prompt] wanted UTF-8, found byte 0xff at offset 0"},
+      {{"generate", "-m", mini, "-p", "x", "--system", "a\xff"}, "[--system] wanted UTF-8, found byte 0xff at offset 1"},
+      {{"generate", "-m", mini, "-p", "x", "--profile", "\x1b\xff"}, "\\x1b\\xff"},
+      {{"plan", "-m", mini, "--bandwidth", "0"}, "wanted a number above 0, found '0'"},
+      {{"plan", "-m", mini, "--bandwidth", "fast"}, "wanted a number above 0, found 'fast'"},
+      {{"trace", "-m", "/nonexistent", "--ids", "1", "--out", "/nodir/x"},
+       "[/nodir/x] wanted a folder to write it into, found nothing at '/nodir'"},
+      {{"trace", "-m", "/nonexistent", "--ids", "1", "--out", "/tmp"}, "[/tmp] wanted a file to write, found a folder"},
       {{"trace", "-m", mini, "--ids", "1,99999", "--out", scratch("trace")}, "99999"},
       {{"trace", "-m", mini, "--ids", "3,,5", "--out", scratch("trace")}, "item 2"},
       {{"trace", "-m", mini, "--ids", "3,", "--out", scratch("trace")}, "item 2"},
@@ -110,6 +127,10 @@ TEST(Program, WrongFlagsAreUsage) {
     EXPECT_EQ(outcome.code, kExitUsage) << part << ": " << outcome.err;
     EXPECT_THAT(outcome.err, ::testing::StartsWith("error: [")) << part;
     EXPECT_THAT(outcome.err, HasSubstr(part));
+    EXPECT_EQ(std::ranges::count(outcome.err, '\n'), 1) << part;
+    EXPECT_TRUE(std::ranges::none_of(outcome.err, [](char c) {
+      return c != '\n' && std::iscntrl(static_cast<unsigned char>(c)) != 0;
+    })) << part;
     EXPECT_EQ(outcome.out, "") << part;
   }
 }
@@ -128,6 +149,31 @@ TEST(Program, AWrongModelIsExitFour) {
   }
   std::ofstream(empty / "config.json") << R"({"model_type": "other"})";
   EXPECT_EQ(run({"generate", "-m", empty, "-p", "x"}).code, kExitModel);
+  std::ofstream(empty / "config.json", std::ios::trunc).flush();
+  const Outcome nothing = run({"plan", "-m", empty});
+  EXPECT_EQ(nothing.code, kExitModel);
+  EXPECT_THAT(nothing.err, HasSubstr("config.json] wanted JSON, found at byte 0: unexpected end of input"));
+}
+
+TEST(Program, WeightsThatAreNoNumbersAreTheCheckpointsFault) {
+  const std::filesystem::path folder = scratch("nan");
+  std::filesystem::copy(mini_dir(), folder, std::filesystem::copy_options::recursive);
+  const std::string name = "language_model.model.embed_tokens.weight";
+  const Json index = read_json_file(folder / "model.safetensors.index.json");
+  std::fstream file(folder / index["weight_map"][name].get<std::string>(), std::ios::in | std::ios::out | std::ios::binary);
+  uint64_t header_size = 0;
+  file.read(reinterpret_cast<char*>(&header_size), sizeof header_size);
+  std::string header(header_size, ' ');
+  file.read(header.data(), static_cast<std::streamsize>(header.size()));
+  const Json offsets = parse_json(header, "header")[name]["data_offsets"];
+  file.seekp(static_cast<std::streamoff>(8 + header_size + offsets[0].get<uint64_t>()));
+  // All bits set is NaN in every format of floats that embeddings come in.
+  file << std::string(offsets[1].get<uint64_t>() - offsets[0].get<uint64_t>(), '\xff');
+  file.close();
+  const Outcome outcome = run({"generate", "-m", folder, "-p", "Hi", "-n", "1"});
+  EXPECT_EQ(outcome.code, kExitModel) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("[layer 1] [route] row 0, expert 0: wanted a number, found logit"));
+  std::filesystem::remove_all(folder);
 }
 
 TEST(Text, RoundTrip) {
