@@ -10,8 +10,8 @@
 #include <string_view>
 #include <vector>
 
-#include "text/output_parser.h"
 #include "base/utf8.h"
+#include "text/output_parser.h"
 
 #include "../text/parser_streams.h"
 #include "../text/toy_vocabulary.h"

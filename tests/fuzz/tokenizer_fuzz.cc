@@ -7,8 +7,8 @@
 #include <string_view>
 
 #include "base/error.h"
-#include "text/tokenizer.h"
 #include "base/utf8.h"
+#include "text/tokenizer.h"
 
 #include "../text/toy_vocabulary.h"
 
