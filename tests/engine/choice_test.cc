@@ -67,7 +67,8 @@ TEST(SamplingChoice, OutOfRangeNamesTheField) {
       {R"({"temperature": "hot"})", "temperature"},
   };
   for (const auto& [json, field] : cases) {
-    EXPECT_THAT(error_of([json = json] { static_cast<void>(read(json).resolve()); }), HasSubstr(field));
+    const auto* text = json;
+    EXPECT_THAT(error_of([text] { static_cast<void>(read(text).resolve()); }), HasSubstr(field));
   }
 }
 
