@@ -52,11 +52,7 @@ ExitCode tasks(const TasksFlags& flags) {
   options.on_progress = [&](int64_t done) { status.progress("prompts", done, static_cast<int64_t>(tasks.size())); };
   const TasksReport report = run_tasks(*model, tasks, options);
   status.clear();
-  if (flags.json) {
-    write_json_output(report.to_json());
-  } else {
-    write_output(report.to_text());
-  }
+  write_report(report, flags.json);
   return report.interrupted ? kExitInterrupted : kExitSuccess;
 }
 

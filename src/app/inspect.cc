@@ -18,19 +18,11 @@ Examples:
   weft inspect -m models/k3-mini --verify --json)";
 
 ExitCode run(InspectOptions options, bool json) {
-  watch_interrupts();
-  StatusLine status;
-  options.progress = [&](int64_t done, int64_t total) {
-    stop_if_interrupted();
-    status.progress("bytes", done, total);
-  };
-  const Inspection found = while_loading([&] { return inspect(options); });
-  status.clear();
-  if (json) {
-    write_json_output(found.to_json());
-  } else {
-    write_output(found.to_text());
-  }
+  const Inspection found = with_byte_progress([&](const auto& progress) {
+    options.progress = progress;
+    return while_loading([&] { return inspect(options); });
+  });
+  write_report(found, json);
   return found.ok() ? kExitSuccess : kExitModel;
 }
 

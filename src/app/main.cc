@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <memory>
+#include <sstream>
 
 #include <CLI/CLI.hpp>
 
@@ -106,7 +107,12 @@ int run(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) return app.exit(error);
+    if (error.get_exit_code() == 0) {
+      std::ostringstream text;
+      app.exit(error, text, text);
+      weft::write_output(text.str());
+      return weft::kExitSuccess;
+    }
     return report(weft::kExitUsage,
                   fmt::format("[command line] {}; weft --help and weft SUBCOMMAND --help say more", explain(app, error)));
   }

@@ -64,11 +64,7 @@ ExitCode plan(const Flags& flags) {
   const Sized sized = while_loading([&] { return read_model(flags.dir); });
   options.tokens = TokenCount(flags.tokens.value_or(std::min(kMostTokens, sized.context)));
   const Plan made = make_plan(sized.model, options);
-  if (flags.json) {
-    write_json_output(made.to_json());
-  } else {
-    write_output(made.to_text());
-  }
+  write_report(made, flags.json);
   return kExitSuccess;
 }
 

@@ -31,18 +31,8 @@ struct Flags {
 };
 
 ExitCode synth(const Flags& flags) {
-  watch_interrupts();
-  StatusLine status;
-  const SynthReport report = synthesize(flags.options, [&](int64_t done, int64_t total) {
-    stop_if_interrupted();
-    status.progress("bytes", done, total);
-  });
-  status.clear();
-  if (flags.json) {
-    write_json_output(report.to_json());
-  } else {
-    write_output(report.to_text());
-  }
+  const SynthReport report = with_byte_progress([&](const auto& progress) { return synthesize(flags.options, progress); });
+  write_report(report, flags.json);
   return kExitSuccess;
 }
 

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "base/json.h"
 
@@ -45,6 +46,16 @@ class StatusLine {
   bool visible_ = false;
 };
 
+// A report as JSON or as text.
+template <class Report>
+void write_report(const Report& report, bool json) {
+  if (json) {
+    write_json_output(report.to_json());
+  } else {
+    write_output(report.to_text());
+  }
+}
+
 // The contents of a file, or of standard input for "-".
 [[nodiscard]] std::string read_input(const std::string& path);
 
@@ -53,6 +64,17 @@ class StatusLine {
 void watch_interrupts();
 void forget_interrupt();     // for a program that goes on after Ctrl-C; SIGTERM is not forgotten
 void stop_if_interrupted();  // throws unavailable once the flag is set
+
+// Calls `body` with a function that shows progress in bytes and throws unavailable once Ctrl-C came.
+template <class Body>
+auto with_byte_progress(Body&& body) {
+  watch_interrupts();
+  StatusLine status;
+  return std::forward<Body>(body)([&status](int64_t done, int64_t total) {
+    stop_if_interrupted();
+    status.progress("bytes", done, total);
+  });
+}
 
 // A line of standard input without its end; nothing at the end of the input or when Ctrl-C came while waiting.
 [[nodiscard]] std::optional<std::string> read_line();

@@ -23,21 +23,10 @@ struct Flags {
 
 ExitCode truncate(const Flags& flags) {
   TruncateOptions options = flags.options;
-  watch_interrupts();
   options.filter_lists = !flags.keep_lists;
-  StatusLine status;
-  const TruncateReport report = while_loading([&] {
-    return truncate_checkpoint(options, [&](int64_t done, int64_t total) {
-      stop_if_interrupted();
-      status.progress("bytes", done, total);
-    });
-  });
-  status.clear();
-  if (flags.json) {
-    write_json_output(report.to_json());
-  } else {
-    write_output(report.to_text());
-  }
+  const TruncateReport report = while_loading(
+      [&] { return with_byte_progress([&](const auto& progress) { return truncate_checkpoint(options, progress); }); });
+  write_report(report, flags.json);
   return kExitSuccess;
 }
 

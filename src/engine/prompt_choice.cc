@@ -133,18 +133,9 @@ RequestChoice build_request(const PromptChoice& choice, bool may_be_empty) {
   made.sampling = SamplingChoice::read(root, "chat request");
   made.max_tokens = read_max_tokens(root);
   made.request = parse_chat_request(root);
-  constexpr std::string_view kCarriedOut[] = {"temperature",
-                                              "top_p",
-                                              "top_k",
-                                              "min_p",
-                                              "repetition_penalty",
-                                              "frequency_penalty",
-                                              "presence_penalty",
-                                              "seed",
-                                              "max_tokens",
-                                              "max_completion_tokens",
-                                              "stream"};  // how an answer is shown is the flags' matter
-  note_other_fields(root, kCarriedOut, "weft generate", made.request.notes);
+  std::vector<std::string_view> carried_out(std::begin(kSamplingFields), std::end(kSamplingFields));
+  carried_out.emplace_back("stream");  // how an answer is shown is the flags' matter
+  note_other_fields(root, carried_out, "weft generate", made.request.notes);
   if (empty) made.request.messages.clear();
   return made;
 }

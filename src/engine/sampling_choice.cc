@@ -120,6 +120,11 @@ SamplingChoice read_generation_config(const std::filesystem::path& folder) {
     failure.raise();
   }
   SamplingChoice choice = SamplingChoice::read(config, place, ErrorKind::bad_checkpoint);
+  try {
+    static_cast<void>(choice.resolve());
+  } catch (const Error& error) {
+    fail(ErrorKind::bad_checkpoint, place, "{}", error.what());
+  }
   choice.seed.reset();
   const JsonValue* sampled = config.find("do_sample");
   if (sampled != nullptr && sampled->is(Kind::boolean) && !sampled->boolean) choice.temperature = 0.0;

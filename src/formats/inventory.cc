@@ -81,6 +81,10 @@ Inventory Inventory::scan(const fs::path& folder, const InventoryOptions& option
     inventory.records_.reserve(index->size());
     names = index->files();
     refuse_absent(folder, names);
+    std::vector<std::string> present = safetensors_names(folder);
+    std::erase_if(present, [&](const std::string& name) { return std::ranges::find(names, name) != names.end(); });
+    std::ranges::sort(present);
+    inventory.unlisted_files_ = std::move(present);
   } else {
     names = safetensors_names(folder);
     if (names.empty())

@@ -47,7 +47,8 @@ class Inventory {
 
   [[nodiscard]] const std::filesystem::path& folder() const { return folder_; }
   [[nodiscard]] bool has_index() const { return has_index_; }
-  [[nodiscard]] std::optional<int64_t> index_total_size() const { return index_total_size_; }  // as the index states it
+  [[nodiscard]] std::optional<int64_t> index_total_size() const { return index_total_size_; }       // as the index states it
+  [[nodiscard]] const std::vector<std::string>& unlisted_files() const { return unlisted_files_; }  // not in the index
 
   [[nodiscard]] TensorId size() const { return static_cast<TensorId>(records_.size()); }
   [[nodiscard]] std::optional<TensorId> find(std::string_view name) const { return names_.find(name); }
@@ -80,6 +81,7 @@ class Inventory {
   std::filesystem::path folder_;
   bool has_index_ = false;
   std::optional<int64_t> index_total_size_;
+  std::vector<std::string> unlisted_files_;
   std::vector<InventoryFile> files_;
   NameTable names_;
   std::vector<Record> records_;

@@ -33,6 +33,7 @@ class ConfigChecker {
     if (!config.is_object()) bad(std::string(kKey), "an object", &config);
     want(config, "", "quant_method", "compressed-tensors");
     want(config, "", "format", kMxfp4Format);
+    want_absent(config, "", "kv_cache_scheme");
     const Json* groups = member(config, "config_groups");
     if (groups == nullptr || !groups->is_object() || groups->empty())
       bad(path("", "config_groups"), "an object with at least one group", groups);

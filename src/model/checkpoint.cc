@@ -201,6 +201,13 @@ struct Checkpoint::Impl {
     if (rotary_tensors > 0) notes.push_back(fmt::format("{} rotary tables are not loaded", rotary_tensors));
     if (tied_heads > 0) notes.emplace_back("lm_head.weight is not loaded: the embeddings are tied");
     if (!unknown_note.empty()) notes.push_back(unknown_note);
+    if (const std::vector<std::string>& files = inventory.unlisted_files(); !files.empty()) {
+      notes.push_back(fmt::format("{} .safetensors files are not in the index and not loaded: {}{}", files.size(), files[0],
+                                  files.size() > 1 ? ", ..." : ""));
+    }
+    if (const auto stated = inventory.index_total_size(); stated && *stated != inventory.data_bytes()) {
+      notes.push_back(fmt::format("the index states {} bytes of tensors, the files hold {}", *stated, inventory.data_bytes()));
+    }
   }
 
   [[nodiscard]] std::string full_name(const ParamSpec& p, int64_t e) const {
@@ -434,7 +441,8 @@ Tensor Checkpoint::a_log(LayerIndex layer) const {
   const std::span<const std::byte> data = impl_->bytes(id);
   std::memcpy(stored.data(), data.data(), data.size());
   const int64_t heads = impl_->config.kda_heads;
-  const std::vector<float> live = logical_prefix(stored.view(), heads, impl_->inventory.name(id));
+  const std::vector<float> live =
+      logical_prefix(stored.view(), heads, fmt::format("{} in {}", impl_->inventory.name(id), impl_->inventory.file(id).name));
   for (size_t h = 0; h < live.size(); ++h)
     if (!std::isfinite(live[h]))
       fail(ErrorKind::bad_checkpoint, (impl_->dir / impl_->inventory.file(id).name).string(),

@@ -74,6 +74,18 @@ struct ChatRequest {
 [[nodiscard]] ChatRequest parse_chat_request(std::string_view json);
 [[nodiscard]] ChatRequest parse_chat_request(const JsonValue& root);
 
+// The fields of a chat request that decide how the next token is chosen and how many there are.
+inline constexpr std::string_view kSamplingFields[] = {"temperature",
+                                                       "top_p",
+                                                       "top_k",
+                                                       "min_p",
+                                                       "repetition_penalty",
+                                                       "frequency_penalty",
+                                                       "presence_penalty",
+                                                       "seed",
+                                                       "max_tokens",
+                                                       "max_completion_tokens"};
+
 // Appends a note for each top-level field of a chat request that neither parse_chat_request nor `carried_out` knows: "is not
 // carried out by `by`" for a field of the API whose value asks for something, "is not a known field" for any other. Fields that
 // only name things (model, user, metadata, safety_identifier, prompt_cache_key) have no note.

@@ -147,27 +147,12 @@ std::string text_render_json(const ChatFormat& format, std::string_view text) {
   const JsonValue root = parse_json_value(text, "chat request");
   ChatRequest request = parse_chat_request(root);
   // What decides how an answer is generated has no part in a prompt, so its absence from one is no omission.
-  constexpr std::string_view kOfGeneration[] = {"temperature",
-                                                "top_p",
-                                                "top_k",
-                                                "min_p",
-                                                "repetition_penalty",
-                                                "frequency_penalty",
-                                                "presence_penalty",
-                                                "seed",
-                                                "n",
-                                                "max_tokens",
-                                                "max_completion_tokens",
-                                                "stop",
-                                                "logit_bias",
-                                                "logprobs",
-                                                "top_logprobs",
-                                                "stream",
-                                                "stream_options",
-                                                "ignore_eos",
-                                                "min_tokens",
-                                                "stop_token_ids"};
-  note_other_fields(root, kOfGeneration, "weft text render", request.notes);
+  std::vector<std::string_view> of_generation(std::begin(kSamplingFields), std::end(kSamplingFields));
+  for (const std::string_view field : {"n", "stop", "logit_bias", "logprobs", "top_logprobs", "stream", "stream_options",
+                                       "ignore_eos", "min_tokens", "stop_token_ids"}) {
+    of_generation.push_back(field);
+  }
+  note_other_fields(root, of_generation, "weft text render", request.notes);
   const ChatPrompt prompt = format.render(request);
   std::string joined;
   for (const Segment& segment : prompt.segments) joined += segment.bytes;

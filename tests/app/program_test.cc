@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -53,6 +54,11 @@ TEST(Program, HelpIsTheHelpOfTheFlag) {
     EXPECT_THAT(outcome.out, HasSubstr(fmt::format("weft {} ", fmt::join(command, " "))));
     EXPECT_THAT(outcome.out, Not(HasSubstr("Exactly 1")));
   }
+}
+
+TEST(Program, HelpThatNobodyCanReadIsAFailure) {
+  const std::string command = std::string(WEFT_PROGRAM) + " --help >/dev/full 2>/dev/null";
+  EXPECT_NE(std::system(command.c_str()), 0);  // NOLINT(cert-env33-c): a shell redirects as users do
 }
 
 TEST(Program, ExitCodesAreListed) {

@@ -83,6 +83,9 @@ TEST(SamplingChoice, GenerationConfig) {
   std::ofstream(folder / "generation_config.json") << R"({"temperature": )";
   EXPECT_THAT(error_of([&] { static_cast<void>(read_generation_config(folder)); }, ErrorKind::bad_checkpoint),
               HasSubstr("generation_config.json"));
+  std::ofstream(folder / "generation_config.json") << R"({"top_p": 3})";
+  EXPECT_THAT(error_of([&] { static_cast<void>(read_generation_config(folder)); }, ErrorKind::bad_checkpoint),
+              AllOf(HasSubstr("generation_config.json"), HasSubstr("top_p")));
 }
 
 TEST(PromptChoice, PartsMakeARequest) {

@@ -174,6 +174,7 @@ TEST(QuantizationConfig, EveryWrongValueIsNamed) {
       {group + "/weights/actorder", R"("group")", "weights.actorder"},
       {group + "/weights/block_structure", "[1]", "weights.block_structure"},
       {group + "/weights/zp_dtype", "8", "weights.zp_dtype"},
+      {"/kv_cache_scheme", R"({"num_bits": 8})", "kv_cache_scheme"},
       {"/ignore", R"("lm_head")", "ignore"},
       {"/ignore", "[1]", "ignore"},
   };

@@ -222,6 +222,7 @@ TEST(Checkpoint, ALog) {
     padded[15] = tail;
     const std::string message = with(padded, {16});
     EXPECT_THAT(message, HasSubstr(name));
+    EXPECT_THAT(message, HasSubstr("model.safetensors"));
     EXPECT_THAT(message, HasSubstr("length 16"));
     EXPECT_THAT(message, HasSubstr("2 per-head values"));
   }
@@ -381,6 +382,19 @@ TEST(Checkpoint, TruncatedCopyLoadsWithOneNote) {
   ASSERT_EQ(checkpoint.notes().size(), 1U);
   EXPECT_THAT(checkpoint.notes()[0], HasSubstr("num_hidden_layers is 3"));
   EXPECT_THAT(checkpoint.notes()[0], HasSubstr("tensors"));
+}
+
+TEST(Checkpoint, WhatTheIndexLeavesOutOrMiscountsIsNoted) {
+  const TemporaryFolder dir;
+  Edited edited;
+  edited.write(dir.path());
+  Json weight_map;
+  for (const TensorSpec& spec : edited.tensors) weight_map[spec.name] = "model.safetensors";
+  const Json index = {{"metadata", {{"total_size", 7}}}, {"weight_map", weight_map}};
+  std::ofstream(dir.path() / "model.safetensors.index.json") << index;
+  fs::copy_file(dir.path() / "model.safetensors", dir.path() / "old.safetensors");
+  const Checkpoint checkpoint(dir.path());
+  EXPECT_THAT(checkpoint.notes(), ::testing::ElementsAre(HasSubstr("old.safetensors"), HasSubstr("states 7 bytes")));
 }
 
 TEST(Checkpoint, TiedEmbeddings) {

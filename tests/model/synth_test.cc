@@ -23,6 +23,7 @@
 
 #include "support/golden_model.h"
 #include "support/models.h"
+#include "support/small_synth.h"
 
 namespace weft {
 namespace {
@@ -30,33 +31,8 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 using testing_support::fixture;
+using testing_support::small_synth;
 using testing_support::TemporaryFolder;
-
-SynthOptions small(const fs::path& out) {
-  SynthOptions options;
-  options.out = out;
-  options.layers = 5;
-  options.set = {"hidden_size=64",
-                 "intermediate_size=96",
-                 "num_attention_heads=2",
-                 "num_key_value_heads=2",
-                 "q_lora_rank=32",
-                 "kv_lora_rank=32",
-                 "qk_nope_head_dim=16",
-                 "qk_rope_head_dim=8",
-                 "v_head_dim=16",
-                 "num_experts=8",
-                 "num_experts_per_token=2",
-                 "moe_intermediate_size=32",
-                 "vocab_size=512",
-                 "attn_res_block_size=2",
-                 "routed_expert_hidden_size=32",
-                 "num_shared_experts=1",
-                 "max_position_embeddings=4096",
-                 "linear_attn_config.num_heads=2",
-                 "linear_attn_config.head_dim=32"};
-  return options;
-}
 
 std::string refusal(const std::function<void()>& body, ErrorKind kind) {
   try {
@@ -75,7 +51,7 @@ TEST(Synth, PresetIsThePublishedConfiguration) {
 
 TEST(Synth, SmallModelLoads) {
   const TemporaryFolder dir;
-  const SynthOptions options = small(dir.path() / "model");
+  const SynthOptions options = small_synth(dir.path() / "model");
   int64_t last = 0;
   const SynthReport report = synthesize(options, [&](int64_t done, int64_t total) {
     EXPECT_GE(done, last);
@@ -121,7 +97,7 @@ TEST(Synth, SmallModelLoads) {
 TEST(Synth, SeedDecidesEveryByte) {
   const TemporaryFolder dir;
   const auto bytes = [&](const std::string& name, uint64_t seed) {
-    SynthOptions options = small(dir.path() / name);
+    SynthOptions options = small_synth(dir.path() / name);
     options.seed = seed;
     (void)synthesize(options);
     return read_text_file(options.out / "model-00002-of-000006.safetensors");
@@ -133,7 +109,7 @@ TEST(Synth, SeedDecidesEveryByte) {
 
 TEST(Synth, SparseHasTheSameSizes) {
   const TemporaryFolder dir;
-  SynthOptions options = small(dir.path() / "full");
+  SynthOptions options = small_synth(dir.path() / "full");
   const SynthReport full = synthesize(options);
   options.out = dir.path() / "sparse";
   options.sparse = true;
@@ -149,7 +125,7 @@ TEST(Synth, SparseHasTheSameSizes) {
 TEST(Synth, Refusals) {
   const TemporaryFolder dir;
   const auto with = [&](const std::function<void(SynthOptions&)>& change) {
-    SynthOptions options = small(dir.path() / "model");
+    SynthOptions options = small_synth(dir.path() / "model");
     change(options);
     return refusal([&] { (void)synthesize(options); }, ErrorKind::bad_input);
   };
