@@ -10,6 +10,7 @@
 #include "app/command.h"
 #include "app/terminal.h"
 #include "base/guard.h"
+#include "base/mapping_guard.h"
 
 namespace {
 
@@ -123,6 +124,7 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  weft::guard_mappings();
   try {
     return run(argc, argv);
   } catch (const weft::ExitError& error) {

@@ -54,9 +54,11 @@ MappedFile::MappedFile(const std::filesystem::path& path, ErrorKind kind) : file
   void* address = ::mmap(nullptr, static_cast<size_t>(file_.size()), PROT_READ, MAP_SHARED, file_.descriptor(), 0);
   if (address == MAP_FAILED) fail(kind, path.string(), "mapping {} bytes: {}", file_.size(), system_reason());
   data_ = static_cast<const std::byte*>(address);
+  registered_.emplace(bytes());
 }
 
 MappedFile::~MappedFile() {
+  registered_.reset();
   if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), static_cast<size_t>(file_.size()));
 }
 

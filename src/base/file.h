@@ -5,11 +5,13 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 
 #include "base/error.h"
+#include "base/mapping_guard.h"
 
 namespace weft {
 
@@ -46,10 +48,13 @@ class MappedFile {
 
   [[nodiscard]] const std::filesystem::path& path() const { return file_.path(); }
   [[nodiscard]] std::span<const std::byte> bytes() const { return {data_, static_cast<size_t>(file_.size())}; }
+  // Whether a part of the file could not be read when it was touched and came as zeros (base/mapping_guard.h).
+  [[nodiscard]] bool lost() const { return registered_ && registered_->lost(); }
 
  private:
   ReadFile file_;
   const std::byte* data_ = nullptr;
+  std::optional<RegisteredMapping> registered_;
 };
 
 // The whole file, refused when larger than max_bytes.

@@ -307,6 +307,7 @@ struct Checkpoint::Impl {
              "wanted {} bytes as when its header was read, found {}", inventory.files()[file].size, size);
       mapped_shards.fetch_add(1);
       mapped_bytes.fetch_add(size);
+      mapping.ready.store(mapping.file.get());
     });
     return mapping.file->bytes().subspan(static_cast<size_t>(inventory.begin(id)), static_cast<size_t>(inventory.bytes(id)));
   }
@@ -368,6 +369,7 @@ struct Checkpoint::Impl {
   struct Mapping {
     std::once_flag once;
     std::unique_ptr<MappedFile> file;
+    std::atomic<const MappedFile*> ready{nullptr};  // the same, for those who do not map it
   };
 
   std::filesystem::path dir;
@@ -450,6 +452,17 @@ Tensor Checkpoint::a_log(LayerIndex layer) const {
   Tensor tensor = Tensor::uninitialized(DType::f32, {heads});
   std::ranges::copy(live, tensor.as<float>().begin());
   return tensor;
+}
+
+void Checkpoint::require_intact() const {
+  for (const Impl::Mapping& mapping : impl_->maps) {
+    const MappedFile* file = mapping.ready.load();
+    if (file == nullptr || !file->lost()) continue;
+    fail(ErrorKind::unavailable, file->path().string(),
+         "wanted the {} bytes that were mapped, found that the file shrank or could not be read while it was used; load the "
+         "model again",
+         file->bytes().size());
+  }
 }
 
 ops::ExpertView Checkpoint::expert(LayerIndex layer, int64_t e) const {

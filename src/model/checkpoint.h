@@ -92,6 +92,10 @@ class Checkpoint {
   };
   [[nodiscard]] Mapped mapped() const;
 
+  // Throws unavailable naming the first mapped file that shrank or could not be read while it was used: what was computed from
+  // it since is void (base/mapping_guard.h).
+  void require_intact() const;
+
   // The stored tensors of a row of params(): one for a plain tensor, weight_packed then weight_scale for a pair. For experts
   // those of expert `e`. Throws what require() throws for this row.
   [[nodiscard]] std::vector<TensorId> stored(const ParamSpec& spec, int64_t e = 0) const;

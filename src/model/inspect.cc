@@ -241,6 +241,7 @@ Inspection inspect(const InspectOptions& options) {
   count_tensors(checkpoint, out);
   if (options.deep) read_small_tensors(checkpoint, out);
   if (options.verify) Verifier(checkpoint, options, out).run();
+  checkpoint.require_intact();
   return out;
 }
 

@@ -34,7 +34,7 @@ class Stage {
   };
   // Runs the batch through the layers and advances the states that its groups name. `in` is given exactly for all stages but
   // the first. Throws bad_input for ids outside the vocabulary and for a boundary of the wrong layer, rows, width or block
-  // count.
+  // count, unavailable when a mapped weight file was lost.
   [[nodiscard]] virtual Output forward(ops::Context& context, const Batch& batch, std::optional<Boundary> in) = 0;
 };
 

@@ -256,7 +256,7 @@ bool any_tool(const ChatRequest& request, const std::function<bool(const JsonVal
          std::any_of(request.messages.begin(), request.messages.end(), [&](const ChatMessage& m) { return in(m.tools); });
 }
 
-ToolChoice read_tool_choice(const Fields& root, const ChatRequest& request) {
+ToolChoice read_tool_choice(const Fields& root, ChatRequest& request) {
   const JsonValue* value = root.get("tool_choice");
   if (value == nullptr) return {};
   const auto by_word = [&](const JsonValue& word, std::string_view where, bool none_too) -> ToolChoice {
@@ -284,6 +284,10 @@ ToolChoice read_tool_choice(const Fields& root, const ChatRequest& request) {
       if (mode == nullptr)
         fail(ErrorKind::bad_input, kPlace, "{}: wanted auto or required, found nothing", allowed.where("mode"));
       choice = by_word(*mode, allowed.where("mode"), false);
+      if (allowed.get("tools") != nullptr) {
+        request.notes.push_back(
+            fmt::format("'{}' is not carried out: every declared tool may be called", allowed.where("tools")));
+      }
     } else {
       fail(ErrorKind::bad_input, kPlace, "{}: wanted 'function' or 'allowed_tools', found '{}'", fields.where("type"), type);
     }
@@ -299,7 +303,7 @@ ToolChoice read_tool_choice(const Fields& root, const ChatRequest& request) {
   return choice;
 }
 
-ResponseFormat read_response_format(const Fields& root) {
+ResponseFormat read_response_format(const Fields& root, std::vector<std::string>& notes) {
   const JsonValue* value = root.get("response_format");
   if (value == nullptr) return {};
   const Fields fields(*value, root.where("response_format"));
@@ -317,6 +321,12 @@ ResponseFormat read_response_format(const Fields& root) {
     fail(ErrorKind::bad_input, kPlace, "{}: wanted an object with the schema, found nothing", fields.where("json_schema"));
   const JsonValue* schema = outer->find("schema");
   if (schema == nullptr) schema = outer->find("json_schema");
+  const JsonValue* strict = outer->find("strict");
+  if (strict != nullptr && strict->is(Kind::boolean) && strict->boolean) {
+    notes.push_back(
+        fmt::format("'{}.strict' is not carried out: the schema is shown to the model, its answer is not held to it",
+                    fields.where("json_schema")));
+  }
   format.kind = ResponseFormat::Kind::json_schema;
   format.schema = schema == nullptr ? *outer : *schema;
   return format;
@@ -484,7 +494,8 @@ ChatRequest parse_chat_request(const JsonValue& root_value) {
   if (options_value != nullptr) sources.emplace_back(*options_value, "options");
   for (const Fields& source : sources) {
     if (request.tool_choice.kind == ToolChoice::Kind::automatic) request.tool_choice = read_tool_choice(source, request);
-    if (request.response_format.kind == ResponseFormat::Kind::text) request.response_format = read_response_format(source);
+    if (request.response_format.kind == ResponseFormat::Kind::text)
+      request.response_format = read_response_format(source, request.notes);
   }
   // A named choice is incompatible with thinking, whatever else is said.
   if (request.tool_choice.kind == ToolChoice::Kind::named) thinking.say_on(false);

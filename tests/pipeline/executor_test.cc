@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "base/mapping_guard.h"
 #include "model/state_file.h"
 #include "pipeline/check.h"
 #include "pipeline/plan.h"
@@ -203,6 +204,24 @@ TEST(Experts, ANanScaleIsFoundAtFirstTouch) {
   }
   EXPECT_GT(failures, 0);
   EXPECT_GT(successes, 0);
+}
+
+TEST(Files, ThatShrinkWhileTheyAreUsedFailTheStep) {
+  guard_mappings();
+  const TemporaryFolder folder;
+  const std::filesystem::path dir = copy_of("tiny-k3-8l", folder);
+  const auto executor = open_executor(dir);
+  const SequenceId sequence = executor->create();
+  (void)executor->submit(step_of(sequence, kPrompt));
+  EXPECT_FALSE(executor->next().failure);
+  for (const auto& item : std::filesystem::directory_iterator(dir)) {
+    if (item.path().extension() == ".safetensors") std::filesystem::resize_file(item.path(), 4096);
+  }
+  (void)executor->submit(step_of(sequence, {1}));
+  const Completion failed = executor->next();
+  ASSERT_TRUE(failed.failure);
+  EXPECT_EQ(failed.failure->kind, ErrorKind::unavailable);
+  EXPECT_THAT(failed.failure->message, AllOf(HasSubstr(".safetensors"), HasSubstr("shrank")));
 }
 
 TEST(Check, PassesOnGoodModelsAndNamesTheFirstBadLayer) {

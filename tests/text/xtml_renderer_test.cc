@@ -181,6 +181,14 @@ TEST(XtmlRenderer, ThinkingControl) {
   EXPECT_THAT(parse_chat_request(R"({"messages": [{"role": "user"}], "reasoning_effort": "medium"})").notes,
               ElementsAre("reasoning_effort 'medium' is rendered as 'high'"));
   EXPECT_THAT(parse_chat_request(R"({"messages": [{"role": "user"}], "reasoning_effort": "high"})").notes, IsEmpty());
+  EXPECT_THAT(parse_chat_request(R"({"messages": [{"role": "user"}], "tools": [{"name": "f"}], "tool_choice":
+                                     {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [{"name": "f"}]}}})")
+                  .notes,
+              ElementsAre(HasSubstr("tool_choice.allowed_tools.tools' is not carried out")));
+  EXPECT_THAT(parse_chat_request(R"({"messages": [{"role": "user"}], "response_format":
+                                     {"type": "json_schema", "json_schema": {"schema": {}, "strict": true}}})")
+                  .notes,
+              ElementsAre(HasSubstr("response_format.json_schema.strict' is not carried out")));
 }
 
 TEST(XtmlRenderer, ToolResultsKeepTheirPlaces) {

@@ -341,10 +341,11 @@ Stage::Output KimiStage::forward(ops::Context& context, const Batch& batch, std:
   Output output;
   if (last()) {
     output.logits = logits(context, batch, residual);
-    return output;
+  } else {
+    const bool sealed = config_.residual_block && layers_.end.value % *config_.residual_block == 0;
+    output.boundary = Boundary{layers_.end, std::move(residual.hidden), std::move(residual.blocks), sealed};
   }
-  const bool sealed = config_.residual_block && layers_.end.value % *config_.residual_block == 0;
-  output.boundary = Boundary{layers_.end, std::move(residual.hidden), std::move(residual.blocks), sealed};
+  checkpoint_->require_intact();
   return output;
 }
 
