@@ -98,10 +98,10 @@ TEST(Checkpoint, FixturesLoad) {
   }
   EXPECT_EQ(load_refusal(testing_support::k3_mini()), "");
   const Checkpoint k3(fixture("tiny-k3-8l"));
-  EXPECT_THAT(k3.notes(), ::testing::ElementsAre(HasSubstr("vision")));
+  EXPECT_THAT(k3.notes(), ::testing::ElementsAre(HasSubstr("vision"), HasSubstr("goldens.safetensors")));
   EXPECT_EQ(k3.weight("model.layers.1.block_sparse_moe.experts.7.w2.weight").format, ops::WeightFormat::mxfp4);
   const Checkpoint linear(fixture("tiny-kimi-linear"));
-  EXPECT_TRUE(linear.notes().empty());
+  EXPECT_THAT(linear.notes(), ::testing::ElementsAre(HasSubstr("goldens.safetensors")));
   const ops::ExpertView expert = linear.expert(LayerIndex(1), 7);
   EXPECT_EQ(expert.w2.format, ops::WeightFormat::bf16);
   EXPECT_EQ(expert.w2.out, 96);
