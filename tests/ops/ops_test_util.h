@@ -13,6 +13,7 @@
 
 #include "base/worker_pool.h"
 #include "ops/ops.h"
+#include "ops/suite/random.h"
 #include "parallel/communicator.h"
 #include "tensor/bf16.h"
 #include "tensor/tensor.h"
@@ -32,23 +33,6 @@ struct TestContext {
   WorkerPool pool;
   SingleRank comm;
   Context context;
-};
-
-// Repeatable values without a platform's distributions.
-class Random {
- public:
-  explicit Random(uint64_t seed) : state_(seed * 0x9E3779B97F4A7C15ULL + 1) {}
-  uint64_t bits() {  // splitmix64
-    uint64_t z = state_ += 0x9E3779B97F4A7C15ULL;
-    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ULL;
-    z = (z ^ (z >> 27)) * 0x94D049BB133111EBULL;
-    return z ^ (z >> 31);
-  }
-  double uniform(double low, double high) { return low + (high - low) * static_cast<double>(bits() >> 11) * 0x1p-53; }
-  int64_t below(int64_t n) { return static_cast<int64_t>(bits() % static_cast<uint64_t>(n)); }
-
- private:
-  uint64_t state_;
 };
 
 inline Tensor f32(const Shape& shape, std::initializer_list<float> values) {

@@ -260,6 +260,14 @@ TEST_P(Vectors, L2NormEpsilonIsAddedToTheSum) {
   }
 }
 
+TEST_P(Vectors, GatherRows) {
+  const Tensor x = f32({3, 2}, {1, 2, 3, 4, 5, 6});
+  const std::array<int64_t, 4> rows = {2, 0, 2, 1};
+  Tensor out = empty({4, 2});
+  gather_rows(exact_, x.view(), rows, out.mutable_view());
+  expect_values(out, {5, 6, 1, 2, 5, 6, 3, 4}, 0.0);
+}
+
 TEST_P(Vectors, SigmoidGateRoundsTwice) {
   // sigma(1) = 0.731058579 -> bf16 0.73046875; times 1.0078125 = 0.736175537 -> 0.734375 (one rounding would give 0.73828125).
   const Tensor x = f32({1, 1}, {1.0078125F});

@@ -1,0 +1,190 @@
+// mla_absorb_query, mla_append, mla_attention, mla_project_value.
+#include <algorithm>
+
+#include "ops/suite/builder.h"
+
+namespace weft::ops::suite {
+namespace {
+
+constexpr MlaShape kK3Shape{96, 128, 64, 128, 512};
+
+std::string name_of(const MlaShape& s) {
+  return fmt::format("{} heads {}+{} value {} latent {}", s.heads, s.nope, s.rope, s.value, s.latent);
+}
+
+// Awkward shapes with every awkward size at the latent, the head sizes and the heads; `rows` changes with them.
+template <class Add>
+void for_shapes(CaseSet set, const Add& add) {
+  if (set == CaseSet::k3) {
+    for (const int64_t rows : {1, 16}) add(kK3Shape, rows);
+    return;
+  }
+  constexpr std::array<int64_t, 3> kRows = {1, 3, 17};
+  for (size_t i = 0; i < kAwkward.size(); ++i) {
+    const auto size = [&](size_t step) { return kAwkward[(i + step) % kAwkward.size()]; };
+    const auto turn = static_cast<int64_t>(i);
+    add(MlaShape{1 + turn % 4, size(3), turn % 3 == 0 ? 0 : size(7), size(5), size(0)}, kRows[i % kRows.size()]);
+  }
+  add(MlaShape{13, 17, 3, 15, 33}, 5);
+}
+
+// One sequence of the call: its rows and the pages that it may read.
+struct Part {
+  int64_t first_row = 0;
+  int64_t row_count = 0;
+  int64_t start = 0;
+  [[nodiscard]] int64_t end() const { return start + row_count; }
+  [[nodiscard]] int64_t pages() const { return (end() + kPageTokens - 1) / kPageTokens; }
+};
+
+// All pages of all sequences lie in one operand, those of a sequence in descending order.
+class Cache {
+ public:
+  Cache(const MlaShape& shape, std::vector<Part> parts)
+      : page_size_(kPageTokens * (shape.latent + shape.rope)), parts_(std::move(parts)) {
+    for (const Part& part : parts_) pages_ += part.pages();
+  }
+  [[nodiscard]] Shape shape() const { return {pages_, page_size_}; }
+  [[nodiscard]] int64_t rows() const { return parts_.back().first_row + parts_.back().row_count; }
+  [[nodiscard]] const std::vector<Part>& parts() const { return parts_; }
+
+  // Calls body with the segments of the pages at `data`.
+  template <class Body>
+  void with_segments(float* data, const Body& body) const {
+    std::vector<float*> pages;
+    for (int64_t page = pages_ - 1; page >= 0; --page) pages.push_back(data + page * page_size_);
+    std::vector<PagedSegment> segments;
+    size_t first = 0;
+    for (const Part& part : parts_) {
+      const auto count = static_cast<size_t>(part.pages());
+      segments.push_back({part.first_row, part.row_count, part.start, std::span(pages).subspan(first, count)});
+      first += count;
+    }
+    body(segments);
+  }
+
+ private:
+  int64_t page_size_;
+  int64_t pages_ = 0;
+  std::vector<Part> parts_;
+};
+
+std::string name_of(const std::vector<Part>& parts) {
+  std::string name;
+  for (const Part& part : parts) name += fmt::format("{}{} rows at {}", name.empty() ? "" : ", ", part.row_count, part.start);
+  return name;
+}
+
+void add_append(SpecList& list, const MlaShape& shape, const std::vector<Part>& parts) {
+  list.add(fmt::format("{}, {}", name_of(shape), name_of(parts)), [=](CaseBuilder& b) {
+    const Cache cache(shape, parts);
+    const size_t c = b.activation("c", {cache.rows(), shape.latent});
+    const size_t k_r = b.activation("k_r", {cache.rows(), shape.rope});
+    const size_t pages = b.state("pages", cache.shape(), {});
+    return b.finish(
+        0.0,
+        [=](Context& context, Operands o) {
+          cache.with_segments(o[pages].as<float>().data(), [&](std::span<const PagedSegment> segments) {
+            mla_append(context, shape, o[c], o[k_r], segments);
+          });
+        },
+        2 * cache.rows() * (shape.latent + shape.rope) * 4);
+  });
+}
+
+void add_attention(SpecList& list, const MlaShape& shape, const std::vector<Part>& parts) {
+  list.add(fmt::format("{}, {}", name_of(shape), name_of(parts)), [=](CaseBuilder& b) {
+    const Cache cache(shape, parts);
+    const size_t q = b.activation("q", {cache.rows(), shape.heads * (shape.nope + shape.rope)}, 3.0);
+    const size_t ql = b.vector("ql", {cache.rows(), shape.heads * shape.latent}, -3.0, 3.0);
+    const size_t pages = b.activation("pages", cache.shape());
+    const size_t lat = b.output("lat", {cache.rows(), shape.heads * shape.latent}, {1e-5, 1e-5});
+    double pairs = 0.0;  // of a row and a position
+    int64_t positions = 0;
+    for (const Part& part : parts) {
+      const auto count = static_cast<double>(part.row_count);
+      pairs += count * (static_cast<double>(part.start) + (count + 1.0) / 2.0);
+      positions += part.end();
+    }
+    const int64_t row_bytes = shape.heads * (2 * shape.latent + shape.rope) * 4;
+    return b.finish(
+        2.0 * pairs * static_cast<double>(shape.heads * (2 * shape.latent + shape.rope)),
+        [=](Context& context, Operands o) {
+          cache.with_segments(o[pages].as<float>().data(), [&](std::span<const PagedSegment> segments) {
+            mla_attention(context, shape, o[q], o[ql], segments, o[lat]);
+          });
+        },
+        positions * (shape.latent + shape.rope) * 4 + cache.rows() * row_bytes);
+  });
+}
+
+// A sequence that begins, one that decodes, and one that continues beyond two blocks of 256 positions.
+const std::vector<Part> kMixed = {{0, 5, 0}, {5, 1, 255}, {6, 40, 500}};
+
+}  // namespace
+
+std::vector<CaseSpec> mla_absorb_query_cases(CaseSet set) {
+  SpecList list("mla_absorb_query");
+  for_shapes(set, [&](const MlaShape& shape, int64_t rows) {
+    list.add(fmt::format("{}, rows {}", name_of(shape), rows), [=](CaseBuilder& b) {
+      const size_t q = b.activation("q", {rows, shape.heads * (shape.nope + shape.rope)});
+      const StoredWeight kv_b = b.weight("kv_b", WeightFormat::bf16, shape.heads * (shape.nope + shape.value), shape.latent);
+      const double magnitude = 0.5 * kWeightSize * std::sqrt(static_cast<double>(shape.nope));
+      const size_t ql =
+          b.output("ql", {rows, shape.heads * shape.latent}, {of_sum(shape.nope), of_sum(shape.nope), 0, magnitude});
+      const int64_t weight_bytes = shape.heads * shape.nope * shape.latent * 2;
+      return b.finish(
+          2.0 * static_cast<double>(rows * shape.heads * shape.nope * shape.latent),
+          [=](Context& context, Operands o) { mla_absorb_query(context, shape, o[q], kv_b.view(o), o[ql]); },
+          weight_bytes + rows * shape.heads * (shape.nope + shape.latent) * 4);
+    });
+  });
+  return std::move(list).take();
+}
+
+std::vector<CaseSpec> mla_append_cases(CaseSet set) {
+  SpecList list("mla_append");
+  if (set == CaseSet::k3) {
+    add_append(list, kK3Shape, {{0, 64, 1000}});
+    return std::move(list).take();
+  }
+  for (const int64_t latent : kAwkward) add_append(list, {2, 8, 5, 8, latent}, kMixed);
+  add_append(list, {2, 8, 0, 8, 16}, {{0, 130, 62}});
+  return std::move(list).take();
+}
+
+std::vector<CaseSpec> mla_attention_cases(CaseSet set) {
+  SpecList list("mla_attention");
+  if (set == CaseSet::k3) {
+    add_attention(list, kK3Shape, {{0, 1, 4095}});
+    add_attention(list, kK3Shape, {{0, 16, 1008}});
+    return std::move(list).take();
+  }
+  for_shapes(set, [&](const MlaShape& shape, int64_t rows) { add_attention(list, shape, {{0, rows, 60}}); });
+  for (const int64_t start : {0, 14, 15, 16, 30, 31, 32, 62, 63, 64, 126, 254, 255, 256}) {
+    add_attention(list, {3, 8, 4, 8, 17}, {{0, 2, start}});
+  }
+  add_attention(list, {13, 8, 4, 8, 33}, kMixed);
+  return std::move(list).take();
+}
+
+std::vector<CaseSpec> mla_project_value_cases(CaseSet set) {
+  SpecList list("mla_project_value");
+  for_shapes(set, [&](const MlaShape& shape, int64_t rows) {
+    list.add(fmt::format("{}, rows {}", name_of(shape), rows), [=](CaseBuilder& b) {
+      const size_t lat = b.vector("lat", {rows, shape.heads * shape.latent}, -1.0, 1.0);
+      const StoredWeight kv_b = b.weight("kv_b", WeightFormat::bf16, shape.heads * (shape.nope + shape.value), shape.latent);
+      const double magnitude = 0.5 * kWeightSize * std::sqrt(static_cast<double>(shape.latent));
+      const size_t y =
+          b.output("o", {rows, shape.heads * shape.value}, {of_sum(shape.latent), of_sum(shape.latent), 1, magnitude});
+      const int64_t weight_bytes = shape.heads * shape.value * shape.latent * 2;
+      return b.finish(
+          2.0 * static_cast<double>(rows * shape.heads * shape.value * shape.latent),
+          [=](Context& context, Operands o) { mla_project_value(context, shape, o[lat], kv_b.view(o), o[y]); },
+          weight_bytes + rows * shape.heads * (shape.value + shape.latent) * 4);
+    });
+  });
+  return std::move(list).take();
+}
+
+}  // namespace weft::ops::suite

@@ -1,0 +1,120 @@
+// Operators of recurrent state: short_conv, kda_recurrence.
+#include "ops/suite/builder.h"
+
+namespace weft::ops::suite {
+namespace {
+
+// Several sequences in one call: A continues from `in` to another slot, B starts from zeros (and is one row shorter than a
+// convolution's history), C decodes one row in place, D prefills in place.
+struct Sequences {
+  static constexpr int64_t kRows = 20;
+  size_t in = 0;
+  size_t a = 0;
+  size_t b = 0;
+  size_t c = 0;
+  size_t d = 0;
+
+  Sequences(CaseBuilder& builder, const Shape& state, const Tolerance& tolerance)
+      : in(builder.vector("state of A before", state, -1.0, 1.0)),
+        a(builder.output("state of A", state, tolerance)),
+        b(builder.output("state of B", state, tolerance)),
+        c(builder.state("state of C", state, tolerance)),
+        d(builder.state("state of D", state, tolerance)) {}
+
+  [[nodiscard]] std::array<StateSegment, 4> segments(Operands o) const {
+    const auto at = [&](size_t index) { return o[index].as<float>().data(); };
+    return {StateSegment{0, 5, at(in), at(a)}, StateSegment{5, 2, nullptr, at(b)}, StateSegment{7, 1, at(c), at(c)},
+            StateSegment{8, 12, at(d), at(d)}};
+  }
+};
+
+// K3's sizes: one sequence, in place.
+struct Sequence {
+  int64_t rows = 0;
+  size_t slot = 0;
+
+  Sequence(CaseBuilder& builder, int64_t row_count, const Shape& state, const Tolerance& tolerance)
+      : rows(row_count), slot(builder.state("state", state, tolerance)) {}
+
+  [[nodiscard]] std::array<StateSegment, 1> segments(Operands o) const {
+    return {StateSegment{0, rows, o[slot].as<float>().data(), o[slot].as<float>().data()}};
+  }
+};
+
+template <class MakeSequences>
+Case conv_case(CaseBuilder& b, int64_t channels, int64_t kernel, int64_t rows, const MakeSequences& make) {
+  const size_t x = b.activation("x", {rows, channels});
+  const size_t taps = b.vector("taps", {channels, kernel}, -1.0, 1.0);
+  const auto sequences = make(Shape{kernel - 1, channels}, Tolerance{});  // rows of x: copied
+  const size_t y = b.output("y", {rows, channels}, {kPerElement, kPerElement, 1, 0.25});
+  const double operations = static_cast<double>(rows * channels) * (2.0 * static_cast<double>(kernel) + 4.0);
+  return b.finish(operations,
+                  [=](Context& context, Operands o) { short_conv(context, o[x], o[taps], sequences.segments(o), o[y]); });
+}
+
+template <class MakeSequences>
+Case kda_case(CaseBuilder& b, int64_t heads, int64_t size, int64_t rows, const MakeSequences& make) {
+  const Shape wide{rows, heads * size};
+  const size_t q = b.activation("q", wide, 2.0);
+  const size_t k = b.activation("k", wide, 2.0);
+  const size_t v = b.activation("v", wide, 2.0);
+  // Half of the gates are mild, the others go down to -5: mild gates alone hide faults (K3 spec 8.2).
+  const size_t g = b.vector("g", wide, -0.1, 0.0);
+  for (float& value : b.initial(g).template as<float>()) {
+    if (b.random().below(2) == 0) value = static_cast<float>(b.random().uniform(-5.0, 0.0));
+  }
+  const size_t beta = b.activation("beta", {rows, heads}, 3.0);
+  const Tolerance sums{4e-6, 4e-6};
+  const auto sequences = make(Shape{heads, size, size}, sums);
+  const size_t o_out = b.output("o", wide, {4e-6, 4e-6, 1});
+  return b.finish(7.0 * static_cast<double>(rows * heads * size * size), [=](Context& context, Operands o) {
+    kda_recurrence(context, o[q], o[k], o[v], o[g], o[beta], sequences.segments(o), o[o_out]);
+  });
+}
+
+auto several(CaseBuilder& b) {
+  return [&b](const Shape& state, const Tolerance& tolerance) { return Sequences(b, state, tolerance); };
+}
+auto single(CaseBuilder& b, int64_t rows) {
+  return [&b, rows](const Shape& state, const Tolerance& tolerance) { return Sequence(b, rows, state, tolerance); };
+}
+
+}  // namespace
+
+std::vector<CaseSpec> short_conv_cases(CaseSet set) {
+  SpecList list("short_conv");
+  if (set == CaseSet::k3) {
+    for (const int64_t rows : {1, 64}) {
+      list.add(fmt::format("12288 channels 4 taps rows {}", rows),
+               [=](CaseBuilder& b) { return conv_case(b, 12288, 4, rows, single(b, rows)); });
+    }
+    return std::move(list).take();
+  }
+  for (const int64_t kernel : {2, 4, 5}) {
+    for (const int64_t channels : kAwkward) {
+      list.add(fmt::format("{} channels {} taps, 4 sequences", channels, kernel),
+               [=](CaseBuilder& b) { return conv_case(b, channels, kernel, Sequences::kRows, several(b)); });
+    }
+  }
+  return std::move(list).take();
+}
+
+std::vector<CaseSpec> kda_recurrence_cases(CaseSet set) {
+  SpecList list("kda_recurrence");
+  if (set == CaseSet::k3) {
+    for (const int64_t rows : {1, 64}) {
+      list.add(fmt::format("96x128 rows {}", rows),
+               [=](CaseBuilder& b) { return kda_case(b, 96, 128, rows, single(b, rows)); });
+    }
+    return std::move(list).take();
+  }
+  for (const int64_t heads : {1, 3}) {
+    for (const int64_t size : kAwkward) {
+      list.add(fmt::format("{}x{}, 4 sequences", heads, size),
+               [=](CaseBuilder& b) { return kda_case(b, heads, size, Sequences::kRows, several(b)); });
+    }
+  }
+  return std::move(list).take();
+}
+
+}  // namespace weft::ops::suite
