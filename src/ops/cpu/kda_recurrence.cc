@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "ops/cpu/cpu.h"
+#include "ops/cpu/elementwise.h"
 #include "ops/cpu/targets.h"
 #include "ops/math.h"
 #include "ops/split.h"
@@ -130,8 +131,8 @@ void kda_recurrence(Context& context, TensorView q, TensorView k, TensorView v, 
           for (int64_t i = 0; i < size; ++i) {
             q_unit[i] = qs[at + i] * q_factor * scale;
             k_unit[i] = ks[at + i] * k_factor;
-            decay[i] = std::exp(gs[at + i]);
           }
+          exponentials(gs + at, size, decay);
           const KdaToken token{q_unit, k_unit, decay, vs + at, sigmoid(betas[t * heads + head]), os + at};
           HWY_DYNAMIC_DISPATCH(kda_step)(token, size, state);
           if (!rounds) continue;

@@ -6,6 +6,7 @@
 #include "ops/attention_blocks.h"
 #include "ops/cpu/cpu.h"
 #include "ops/cpu/dense.h"
+#include "ops/cpu/elementwise.h"
 #include "ops/split.h"
 
 namespace weft::ops::cpu {
@@ -55,8 +56,7 @@ void attend(const MlaShape& shape, const PagedSegment& segment, int64_t position
     std::array<MergeFactors, kHeadGroup> factors{};
     for (int64_t h = 0; h < heads; ++h) {
       const std::span<float> scores{work.scores.data() + h * kAttentionBlock, static_cast<size_t>(count)};
-      for (float& score : scores) score *= scale;
-      factors[static_cast<size_t>(h)] = merge(work.running[static_cast<size_t>(h)], exponentiate(scores));
+      factors[static_cast<size_t>(h)] = merge(work.running[static_cast<size_t>(h)], exponentiate(scores, scale));
     }
     std::fill_n(work.block_lat.data(), heads * shape.latent, 0.0F);
     for (int64_t at = 0; at < count; at += kPageTokens) {

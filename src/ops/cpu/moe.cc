@@ -4,6 +4,7 @@
 
 #include "ops/cpu/cpu.h"
 #include "ops/cpu/dense.h"
+#include "ops/cpu/elementwise.h"
 #include "ops/math.h"
 #include "ops/split.h"
 
@@ -93,8 +94,7 @@ void first_product(Context& context, const Activation& activation, std::span<con
       dense_rows(run.expert->w3, from, to, x, static_cast<int64_t>(rows), up.rows.data(), rounds);
       for (size_t r = 0; r < rows; ++r) {
         float* hidden = work.hidden.data() + static_cast<int64_t>(run.begin - first_pair + r) * middle + from;
-        for (int64_t o = 0; o < to - from; ++o)
-          hidden[o] = round_if(rounds, activate(activation, gate.row(r)[o], up.row(r)[o]));
+        activate(activation, gate.row(r), up.row(r), to - from, rounds, hidden);
       }
     }
   });
