@@ -1,4 +1,5 @@
 #include "ops/check.h"
+#include "ops/cpu/cpu.h"
 #include "ops/reference/reference.h"
 
 namespace weft::ops {
@@ -10,7 +11,8 @@ void add(Context& context, TensorView a, TensorView b, MutableTensorView out) {
   check_tensor("add", "a", a, {rows, size});
   check_tensor("add", "b", b, {rows, size});
   check_tensor("add", "out", out, {rows, size});
-  reference::add(context, a, b, out);
+  const auto run = context.reference() ? reference::add : cpu::add;
+  run(context, a, b, out);
 }
 
 }  // namespace weft::ops

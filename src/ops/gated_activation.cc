@@ -1,4 +1,5 @@
 #include "ops/check.h"
+#include "ops/cpu/cpu.h"
 #include "ops/reference/reference.h"
 
 namespace weft::ops {
@@ -10,7 +11,8 @@ void gated_activation(Context& context, const Activation& activation, TensorView
   check_tensor("gated_activation", "gate", gate, {rows, size});
   check_tensor("gated_activation", "up", up, {rows, size});
   check_tensor("gated_activation", "y", y, {rows, size});
-  reference::gated_activation(context, activation, gate, up, y);
+  const auto run = context.reference() ? reference::gated_activation : cpu::gated_activation;
+  run(context, activation, gate, up, y);
 }
 
 }  // namespace weft::ops

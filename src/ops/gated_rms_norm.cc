@@ -1,4 +1,5 @@
 #include "ops/check.h"
+#include "ops/cpu/cpu.h"
 #include "ops/reference/reference.h"
 
 namespace weft::ops {
@@ -15,7 +16,8 @@ void gated_rms_norm(Context& context, TensorView o, TensorView weight, float eps
   check_tensor("gated_rms_norm", "weight", weight, {size});
   check_tensor("gated_rms_norm", "gate", gate, {rows, width});
   check_tensor("gated_rms_norm", "y", y, {rows, width});
-  reference::gated_rms_norm(context, o, weight, eps, gate, y);
+  const auto run = context.reference() ? reference::gated_rms_norm : cpu::gated_rms_norm;
+  run(context, o, weight, eps, gate, y);
 }
 
 }  // namespace weft::ops

@@ -1,4 +1,5 @@
 #include "ops/check.h"
+#include "ops/cpu/cpu.h"
 #include "ops/reference/reference.h"
 
 namespace weft::ops {
@@ -16,7 +17,8 @@ void kda_gate(Context& context, TensorView z, TensorView a_log, TensorView dt_bi
   check_tensor("kda_gate", "a_log", a_log, {heads});
   check_tensor("kda_gate", "dt_bias", dt_bias, {width});
   check_tensor("kda_gate", "g", g, {rows, width});
-  reference::kda_gate(context, z, a_log, dt_bias, lower_bound, g);
+  const auto run = context.reference() ? reference::kda_gate : cpu::kda_gate;
+  run(context, z, a_log, dt_bias, lower_bound, g);
 }
 
 }  // namespace weft::ops

@@ -1,4 +1,5 @@
 #include "ops/check.h"
+#include "ops/cpu/cpu.h"
 #include "ops/reference/reference.h"
 
 namespace weft::ops {
@@ -16,7 +17,8 @@ void residual_mix(Context& context, std::span<const TensorView> sources, TensorV
   if (!probabilities.empty() && probabilities.size() != wanted) {
     fail(ErrorKind::internal, "residual_mix", "probabilities: wanted {} values, found {}", wanted, probabilities.size());
   }
-  reference::residual_mix(context, sources, w, eps, out, probabilities);
+  const auto run = context.reference() ? reference::residual_mix : cpu::residual_mix;
+  run(context, sources, w, eps, out, probabilities);
 }
 
 }  // namespace weft::ops

@@ -1,4 +1,5 @@
 #include "ops/check.h"
+#include "ops/cpu/cpu.h"
 #include "ops/reference/reference.h"
 
 namespace weft::ops {
@@ -10,7 +11,8 @@ void rms_norm(Context& context, TensorView x, TensorView weight, float eps, Muta
   check_tensor("rms_norm", "x", x, {rows, size});
   check_tensor("rms_norm", "weight", weight, {size});
   check_tensor("rms_norm", "y", y, {rows, size});
-  reference::rms_norm(context, x, weight, eps, y);
+  const auto run = context.reference() ? reference::rms_norm : cpu::rms_norm;
+  run(context, x, weight, eps, y);
 }
 
 }  // namespace weft::ops

@@ -1,4 +1,5 @@
 #include "ops/check.h"
+#include "ops/cpu/cpu.h"
 #include "ops/reference/reference.h"
 
 namespace weft::ops {
@@ -19,7 +20,8 @@ void route(Context& context, const RouterRule& rule, TensorView logits, TensorVi
   if (!margins.empty() && margins.size() != static_cast<size_t>(rows)) {
     fail(ErrorKind::internal, "route", "margins: wanted {} values, found {}", rows, margins.size());
   }
-  reference::route(context, rule, logits, bias, ids, weights, margins);
+  const auto run = context.reference() ? reference::route : cpu::route;
+  run(context, rule, logits, bias, ids, weights, margins);
 }
 
 }  // namespace weft::ops

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <optional>
 #include <string_view>
 
-#include "base/guard.h"
 #include "ops/check.h"
+#include "ops/cpu/sample.h"
+#include "ops/guarded_rows.h"
 #include "ops/reference/sample.h"
 
 namespace weft::ops {
@@ -57,19 +57,12 @@ void sample(Context& context, TensorView logits, std::span<const SampleRow> rows
     check_ids(r, "prompt", rows[r].prompt, vocabulary);
   }
 
-  // The error of the first faulty row is reported, whichever thread meets one first.
-  std::vector<std::optional<Failure>> failures(rows.size());
   const float* data = logits.as<float>().data();
-  context.pool->parallel_for(count, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) {
-      const auto i = static_cast<size_t>(r);
-      failures[i] =
-          guard([&] { out[i] = reference::sample_row(r, {data + r * vocabulary, static_cast<size_t>(vocabulary)}, rows[i]); });
-    }
+  const auto weigh = context.reference() ? reference::weigh : cpu::weigh;
+  for_each_row(context, count, 1, [&](int64_t r) {
+    const auto i = static_cast<size_t>(r);
+    out[i] = reference::sample_row(r, {data + r * vocabulary, static_cast<size_t>(vocabulary)}, rows[i], weigh);
   });
-  for (const std::optional<Failure>& failure : failures) {
-    if (failure) failure->raise();
-  }
 }
 
 }  // namespace weft::ops

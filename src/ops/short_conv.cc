@@ -1,4 +1,5 @@
 #include "ops/check.h"
+#include "ops/cpu/cpu.h"
 #include "ops/reference/reference.h"
 
 namespace weft::ops {
@@ -13,7 +14,8 @@ void short_conv(Context& context, TensorView x, TensorView taps, std::span<const
   check_tensor("short_conv", "taps", taps, {channels, kernel});
   check_tensor("short_conv", "y", y, {rows, channels});
   check_segments("short_conv", segments, rows);
-  reference::short_conv(context, x, taps, segments, y);
+  const auto run = context.reference() ? reference::short_conv : cpu::short_conv;
+  run(context, x, taps, segments, y);
 }
 
 }  // namespace weft::ops

@@ -1,4 +1,5 @@
 #include "ops/check.h"
+#include "ops/cpu/cpu.h"
 #include "ops/reference/reference.h"
 
 namespace weft::ops {
@@ -10,7 +11,8 @@ void sigmoid_gate(Context& context, TensorView x, TensorView gate, MutableTensor
   check_tensor("sigmoid_gate", "x", x, {rows, size});
   check_tensor("sigmoid_gate", "gate", gate, {rows, size});
   check_tensor("sigmoid_gate", "y", y, {rows, size});
-  reference::sigmoid_gate(context, x, gate, y);
+  const auto run = context.reference() ? reference::sigmoid_gate : cpu::sigmoid_gate;
+  run(context, x, gate, y);
 }
 
 }  // namespace weft::ops

@@ -1,25 +1,43 @@
-// The bit promise: whole call == row by row == any split, with any number of threads, on both back ends and in both profiles.
+// The bit promise: whole call == row by row == any split, with any number of threads, in both profiles, for the reference and
+// for the CPU under every dispatch target.
 #include <array>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "ops/ops.h"
 #include "ops/ops_test_util.h"
+#include "ops/targets_test_util.h"
 
 namespace weft::ops {
 namespace {
 
-struct Case {
+struct Version {
   Backend backend;
+  int64_t target;  // of the CPU's operators; 0: the reference, which has none
   Profile profile;
 };
 
-class Invariance : public testing::TestWithParam<Case> {
+std::vector<Version> versions() {
+  std::vector<Version> all;
+  for (const Profile profile : {Profile::exact, Profile::bf16}) {
+    all.push_back({Backend::reference, 0, profile});
+    for (const int64_t target : dispatch_targets()) all.push_back({Backend::cpu, target, profile});
+  }
+  return all;
+}
+
+class Invariance : public testing::TestWithParam<Version> {
  protected:
+  Invariance() {
+    if (GetParam().target != 0) use_.emplace(GetParam().target);
+  }
+
   // `run` computes rows [begin, end) into fresh outputs and returns them, [end - begin, ...] each; `reset` restores the state.
   using Run = std::function<std::vector<Tensor>(Context&, int64_t begin, int64_t end)>;
 
@@ -73,14 +91,15 @@ class Invariance : public testing::TestWithParam<Case> {
   }
 
   Random random_{11};
+
+ private:
+  std::optional<UseTarget> use_;
 };
 
-INSTANTIATE_TEST_SUITE_P(All, Invariance,
-                         testing::Values(Case{Backend::reference, Profile::exact}, Case{Backend::reference, Profile::bf16},
-                                         Case{Backend::cpu, Profile::exact}, Case{Backend::cpu, Profile::bf16}),
-                         [](const auto& each) {
-                           return std::string(to_string(each.param.backend)) + "_" + std::string(to_string(each.param.profile));
-                         });
+INSTANTIATE_TEST_SUITE_P(All, Invariance, testing::ValuesIn(versions()), [](const auto& each) {
+  const char* name = each.param.target == 0 ? "reference" : hwy::TargetName(each.param.target);
+  return fmt::format("{}_{}", name, to_string(each.param.profile));
+});
 
 TEST_P(Invariance, Linear) {
   for (const WeightFormat format : {WeightFormat::f32, WeightFormat::bf16, WeightFormat::mxfp4}) {
@@ -129,6 +148,9 @@ TEST_P(Invariance, RowOperators) {
   });
   each([&](Context& context, int64_t begin, int64_t end, MutableTensorView y) {
     kda_gate(context, rows_of(a, begin, end), a_log.view(), weight.view(), -5.0F, y);
+  });
+  each([&](Context& context, int64_t begin, int64_t end, MutableTensorView y) {
+    kda_gate(context, rows_of(a, begin, end), a_log.view(), weight.view(), std::nullopt, y);
   });
   each([&](Context& context, int64_t begin, int64_t end, MutableTensorView y) {
     gated_rms_norm(context, rows_of(a, begin, end), head_weight.view(), 1e-5F, rows_of(b, begin, end), y);

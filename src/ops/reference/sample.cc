@@ -36,11 +36,13 @@ void check_penalised(int64_t index, std::span<const float> logits, const Samplin
        params.repetition_penalty);
 }
 
-// log sum exp of the row, in ascending order of ids.
-double log_sum_exp(std::span<const float> logits) {
+// log sum exp of the row, in ascending order of ids. `weights`: memory.
+double log_sum_exp(std::span<const float> logits, Weigh* weigh, std::vector<double>& weights) {
   const double max = *std::ranges::max_element(logits);
+  weights.resize(logits.size());
+  weigh(logits, max, 1.0, weights);
   double sum = 0.0;
-  for (const float logit : logits) sum += std::exp(static_cast<double>(logit) - max);
+  for (const double weight : weights) sum += weight;
   return max + std::log(sum);
 }
 
@@ -121,7 +123,11 @@ int32_t draw(std::vector<Candidate>& candidates, uint64_t seed, int64_t position
 
 }  // namespace
 
-Sampled sample_row(int64_t index, std::span<const float> logits, const SampleRow& row) {
+void weigh(std::span<const float> logits, double max, double temperature, std::span<double> weights) {
+  for (size_t i = 0; i < logits.size(); ++i) weights[i] = std::exp((static_cast<double>(logits[i]) - max) / temperature);
+}
+
+Sampled sample_row(int64_t index, std::span<const float> logits, const SampleRow& row, Weigh* weigh) {
   check_finite(index, logits);
   const SamplingParams& params = row.params;
   thread_local std::vector<float> adjusted;
@@ -136,14 +142,14 @@ Sampled sample_row(int64_t index, std::span<const float> logits, const SampleRow
   if (best == adjusted.size()) fail(ErrorKind::internal, "sample", "row {}: wanted at least one allowed id, found none", index);
 
   auto chosen = static_cast<int32_t>(best);
+  thread_local std::vector<double> weights;
   if (params.temperature > 0.0F) {
     thread_local std::vector<Candidate> candidates;
     candidates.clear();
-    const double max = adjusted[best];
+    weights.resize(adjusted.size());
+    weigh(adjusted, adjusted[best], static_cast<double>(params.temperature), weights);
     for (size_t id = 0; id < adjusted.size(); ++id) {
-      if (!is_allowed(row, id)) continue;
-      const double weight = std::exp((static_cast<double>(adjusted[id]) - max) / static_cast<double>(params.temperature));
-      candidates.push_back({static_cast<int32_t>(id), weight});
+      if (is_allowed(row, id)) candidates.push_back({static_cast<int32_t>(id), weights[id]});
     }
     if (params.top_k > 0) keep_best(candidates, static_cast<size_t>(params.top_k));
     if (params.top_p < 1.0F) keep_mass(candidates, static_cast<double>(params.top_p));
@@ -152,7 +158,7 @@ Sampled sample_row(int64_t index, std::span<const float> logits, const SampleRow
     }
     chosen = draw(candidates, params.seed, row.position);
   }
-  const double logprob = static_cast<double>(logits[static_cast<size_t>(chosen)]) - log_sum_exp(logits);
+  const double logprob = static_cast<double>(logits[static_cast<size_t>(chosen)]) - log_sum_exp(logits, weigh, weights);
   return {chosen, static_cast<float>(logprob)};
 }
 

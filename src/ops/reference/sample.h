@@ -8,7 +8,11 @@
 
 namespace weft::ops::reference {
 
-// `index` names the row in errors.
-[[nodiscard]] Sampled sample_row(int64_t index, std::span<const float> logits, const SampleRow& row);
+// weights[i] = e^((logits[i] - max) / temperature).
+using Weigh = void(std::span<const float> logits, double max, double temperature, std::span<double> weights);
+Weigh weigh;
+
+// The row with the back end's exponentials; `index` names it in errors.
+[[nodiscard]] Sampled sample_row(int64_t index, std::span<const float> logits, const SampleRow& row, Weigh* weigh);
 
 }  // namespace weft::ops::reference
