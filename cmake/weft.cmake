@@ -17,14 +17,12 @@ if(WEFT_CUDA)
   if(NOT CMAKE_CUDA_COMPILER)
     message(FATAL_ERROR "WEFT_CUDA=ON: wanted nvcc, found none. Put the CUDA toolkit's bin folder on PATH, or leave WEFT_CUDA off.")
   endif()
-  set(CMAKE_CUDA_ARCHITECTURES 90a)
+  set(CMAKE_CUDA_ARCHITECTURES ${WEFT_CUDA_ARCHITECTURES})
   enable_language(CUDA)
-  # CMake 3.25 cannot ask nvcc for C++20 itself.
-  add_compile_options($<$<COMPILE_LANGUAGE:CUDA>:-std=c++20>)
-  file(GLOB_RECURSE cuda_sources CONFIGURE_DEPENDS "${CMAKE_SOURCE_DIR}/src/*.cu")
-  if(NOT cuda_sources)
-    message(WARNING "WEFT_CUDA=ON, but this version has no CUDA sources: the program computes on the CPU.")
-  endif()
+  find_package(CUDAToolkit REQUIRED)
+  # CMake 3.25 does not know the option of nvcc 13 for C++20, which it takes over from C++.
+  set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
+  set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
 endif()
 
 find_package(Threads REQUIRED)
@@ -37,10 +35,19 @@ find_package(zstd QUIET)
 add_library(weft_options INTERFACE)
 target_include_directories(weft_options INTERFACE "${CMAKE_SOURCE_DIR}/src")
 # The bit promise (ARCHITECTURE.md) forbids contraction of a*b+c into an fma where the source does not say so.
-target_compile_options(weft_options INTERFACE -ffp-contract=off -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion
-                                              -Wnon-virtual-dtor -Woverloaded-virtual)
+target_compile_options(weft_options INTERFACE
+  "$<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off;-Wall;-Wextra;-Wshadow;-Wconversion;-Wno-sign-conversion;-Wnon-virtual-dtor;-Woverloaded-virtual>"
+  "$<$<COMPILE_LANGUAGE:CUDA>:--extended-lambda;--expt-relaxed-constexpr;-Xcompiler=-Wall;-Xcompiler=-Wextra>")
+# fmt 9 thinks that nvcc lacks constexpr, and then contradicts itself.
+target_compile_definitions(weft_options INTERFACE "$<$<COMPILE_LANGUAGE:CUDA>:FMT_USE_CONSTEXPR=1>")
+if(WEFT_CUDA)
+  # `./dev gpu` puts libraries that the GPU machine lacks beside the programs; the old form of the tag counts for their needs too.
+  # cuBLASLt is the GPU machine's own.
+  set(CMAKE_BUILD_RPATH "$ORIGIN/lib;/usr/local/cuda/lib64")
+  target_link_options(weft_options INTERFACE -Wl,--disable-new-dtags)
+endif()
 if(WEFT_WERROR)
-  target_compile_options(weft_options INTERFACE -Werror)
+  target_compile_options(weft_options INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:-Werror>" "$<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings>")
 endif()
 if(WEFT_SANITIZE)
   target_compile_options(weft_options INTERFACE -fsanitize=${WEFT_SANITIZE} -fno-omit-frame-pointer -g -fno-sanitize-recover=all)
@@ -48,12 +55,16 @@ if(WEFT_SANITIZE)
 endif()
 target_compile_definitions(weft_options INTERFACE SPDLOG_FMT_EXTERNAL)
 
-# weft_library(NAME FOLDERS... LINK libs...): a static library of all sources below src/FOLDER.
+# weft_library(NAME FOLDERS... LINK libs...): a static library of all sources below src/FOLDER. With CUDA, *.cu take the place of
+# *stub.cc.
 function(weft_library name)
   cmake_parse_arguments(arg "" "" "FOLDERS;LINK" ${ARGN})
   set(sources "")
   foreach(folder IN LISTS arg_FOLDERS)
     file(GLOB_RECURSE found CONFIGURE_DEPENDS "${CMAKE_SOURCE_DIR}/src/${folder}/*.cc")
+    if(WEFT_CUDA)
+      list(FILTER found EXCLUDE REGEX "stub\\.cc$")
+    endif()
     list(APPEND sources ${found})
     if(WEFT_CUDA)
       file(GLOB_RECURSE found CONFIGURE_DEPENDS "${CMAKE_SOURCE_DIR}/src/${folder}/*.cu")

@@ -40,6 +40,12 @@ void ModelFlags::add(CLI::App& app, bool with_prefill_chunk) {
   pp_layers_option = app.add_option("--pp-layers", pp_layers,
                                     "Layers of each stage, as in 0-3,4-7 or 4+4; stages are threads of this process");
   app.add_option("--pp-size", pp_size, "Number of stages, split by the plan")->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
+  app.add_option("--device", device, "Where the model computes: cpu, or cuda (one GPU holds all weights)")
+      ->check(CLI::IsMember({"cpu", "cuda"}))
+      ->capture_default_str();
+  app.add_option("--load", load_from, "Weights: files, or dummy, made on the GPU to measure a geometry (needs --device cuda)")
+      ->check(CLI::IsMember({"files", "dummy"}))
+      ->capture_default_str();
   app.add_flag("--reference", reference, "The plain scalar operators: slow, for comparison");
 }
 
@@ -48,7 +54,14 @@ ModelOptions ModelFlags::options() const {
   made.dir = dir;
   if (profile == "exact") made.profile = ops::Profile::exact;
   if (profile == "bf16") made.profile = ops::Profile::bf16;
-  made.backend = reference ? ops::Backend::reference : ops::Backend::cpu;
+  if (reference && device == "cuda") {
+    fail(ErrorKind::bad_input, "command line", "--reference: wanted --device cpu, found --device cuda");
+  }
+  if (load_from == "dummy" && device != "cuda") {
+    fail(ErrorKind::bad_input, "command line", "--load dummy: wanted --device cuda, found --device {}", device);
+  }
+  made.backend = device == "cuda" ? ops::Backend::cuda : reference ? ops::Backend::reference : ops::Backend::cpu;
+  made.dummy_weights = load_from == "dummy";
   made.threads = threads;
   if (pp_layers_option != nullptr && pp_layers_option->count() > 0) made.pp_layers = pp_layers;
   made.pp_size = pp_size;

@@ -29,6 +29,8 @@ struct ModelFlags {
   std::optional<int64_t> pp_size;
   int threads = 0;
   int64_t prefill_chunk = 512;
+  std::string device = "cpu";
+  std::string load_from = "files";
   bool reference = false;
 
   void add(CLI::App& app, bool with_prefill_chunk = true);

@@ -52,6 +52,8 @@ LoadedExecutor load_executor(const ModelOptions& options) {
     StageOptions stage_options;
     stage_options.layers = range;
     stage_options.profile = loaded.profile;
+    if (options.backend == ops::Backend::cuda) stage_options.device = open_cuda_device();
+    stage_options.dummy_weights = options.dummy_weights;
     stages.push_back(make_stage(loaded.checkpoint, stage_options));
   }
   LocalExecutorOptions executor_options;

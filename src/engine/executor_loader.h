@@ -20,6 +20,7 @@ struct ModelOptions {
   std::filesystem::path dir;
   std::optional<ops::Profile> profile;  // absent: exact below 1 GiB of weights, else bf16 (design.md 4)
   ops::Backend backend = ops::Backend::cpu;
+  bool dummy_weights = false;            // cuda: weights are made on the GPU, of the checkpoint only headers are read
   int threads = 0;                       // worker threads of each stage; 0: the cores this process may use
   std::optional<std::string> pp_layers;  // "0-3,4-7" or "4+4+4" (distributed.md 3.5); absent: by pp_size
   std::optional<int64_t> pp_size;        // stages as threads of this process; absent: as pp_layers says, else 1

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/units.h"
+#include "model/weight_placer.h"
 #include "ops/weight.h"
 
 namespace weft {
@@ -18,17 +19,18 @@ class Checkpoint;
 class ExpertStore {
  public:
   virtual ~ExpertStore() = default;
+  virtual void add_layer(LayerIndex layer, int64_t experts) = 0;
   // A table indexed by expert id, valid for the entries in `ids` until the next call. Scale bytes of an expert are checked
   // before its first use (ruling R6): bad_checkpoint naming tensor, row and block.
-  [[nodiscard]] virtual std::span<const ops::ExpertView> acquire(LayerIndex layer, std::span<const int32_t> ids) = 0;
+  [[nodiscard]] virtual ops::ExpertTable acquire(LayerIndex layer, std::span<const int32_t> ids) = 0;
 };
 
 // Experts that lie in the mapped checkpoint files and are paged in on demand.
 class MappedExperts final : public ExpertStore {
  public:
   explicit MappedExperts(std::shared_ptr<const Checkpoint> checkpoint) : checkpoint_(std::move(checkpoint)) {}
-  void add_layer(LayerIndex layer, int64_t experts);
-  [[nodiscard]] std::span<const ops::ExpertView> acquire(LayerIndex layer, std::span<const int32_t> ids) override;
+  void add_layer(LayerIndex layer, int64_t experts) override;
+  [[nodiscard]] ops::ExpertTable acquire(LayerIndex layer, std::span<const int32_t> ids) override;
 
  private:
   struct Layer {
@@ -37,6 +39,26 @@ class MappedExperts final : public ExpertStore {
     std::vector<bool> checked;
   };
   std::shared_ptr<const Checkpoint> checkpoint_;
+  std::vector<Layer> layers_;
+};
+
+// Experts that lie in the memory of a GPU: all of them, checked when their layer is added. `ids` lie there too and are not
+// read.
+class ResidentExperts final : public ExpertStore {
+ public:
+  ResidentExperts(std::shared_ptr<const Checkpoint> checkpoint, WeightPlacer placer)
+      : checkpoint_(std::move(checkpoint)), placer_(std::move(placer)) {}
+  void add_layer(LayerIndex layer, int64_t experts) override;
+  [[nodiscard]] ops::ExpertTable acquire(LayerIndex layer, std::span<const int32_t> ids) override;
+
+ private:
+  struct Layer {
+    LayerIndex layer;
+    std::vector<ops::ExpertView> views;
+    const ops::ExpertView* on_device = nullptr;
+  };
+  std::shared_ptr<const Checkpoint> checkpoint_;
+  WeightPlacer placer_;
   std::vector<Layer> layers_;
 };
 

@@ -1,7 +1,6 @@
 #include "model/sequence_state.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "base/error.h"
@@ -10,6 +9,15 @@ namespace weft {
 namespace {
 
 constexpr std::string_view kPlace = "sequence state";
+
+std::byte* bytes_of(float* values) { return reinterpret_cast<std::byte*>(values); }
+int64_t size_of_floats(int64_t count) { return count * static_cast<int64_t>(sizeof(float)); }
+
+// Where a layer's row of a position lies in its page.
+template <class Float>
+Float* page_row(Float* page, const LayerState& layer, int64_t position) {
+  return page + layer.page_offset + (position % ops::kPageTokens) * layer.page_width;
+}
 
 std::string saved_name(LayerIndex layer, std::string_view name) { return fmt::format("layers.{}.{}", layer, name); }
 
@@ -101,8 +109,8 @@ RowGroup SequenceState::extend(int64_t first_row, int64_t rows, std::span<const 
     if (consumed_.value % ops::kPageTokens != 0 && !step.pages.empty() && pool_->shared(step.pages.back())) {
       const PageId copy = pool_->take_page();
       step.new_pages.push_back(copy);
-      std::memcpy(pool_->data(copy), pool_->data(step.pages.back()),
-                  static_cast<size_t>(pool_->layout().page_floats()) * sizeof(float));
+      pool_->device().copy(bytes_of(pool_->data(copy)), bytes_of(pool_->data(step.pages.back())),
+                           size_of_floats(pool_->layout().page_floats()));
       step.replaced.push_back(step.pages.back());
       step.pages.back() = copy;
     }
@@ -157,22 +165,28 @@ SequenceState::Tensors SequenceState::export_tensors() const {
   check_usable();
   Tensors tensors;
   if (consumed_ == TokenCount(0)) return tensors;
-  const float* slot = pool_->data(*slot_);
+  Device& device = pool_->device();
+  float* slot = pool_->data(*slot_);
   for (const LayerState& layer : pool_->layout().states()) {
     for (const SlotTensor& part : layer.slot) {
-      TensorView view{DType::f32, part.shape, reinterpret_cast<const std::byte*>(slot + part.offset)};
-      tensors.emplace(saved_name(layer.layer, part.name), Tensor::copy_of(view));
+      tensors.emplace(saved_name(layer.layer, part.name), device.fetch({DType::f32, part.shape, bytes_of(slot + part.offset)}));
     }
     for (const PageTensor& part : layer.page) {
-      Tensor rows = Tensor::uninitialized(DType::f32, {consumed_.value, part.width});
-      float* out = rows.as<float>().data();
-      for (int64_t position = 0; position < consumed_.value; ++position) {
-        const float* page = pool_->data(pages_[static_cast<size_t>(position / ops::kPageTokens)]);
-        std::memcpy(out + position * part.width,
-                    page + layer.page_offset + (position % ops::kPageTokens) * layer.page_width + part.column,
-                    static_cast<size_t>(part.width) * sizeof(float));
+      tensors.emplace(saved_name(layer.layer, part.name), Tensor::uninitialized(DType::f32, {consumed_.value, part.width}));
+    }
+  }
+  // Page by page: each lies in one piece on the device.
+  for (size_t i = 0; i < pages_.size(); ++i) {
+    const Tensor page = device.fetch({DType::f32, {pool_->layout().page_floats()}, bytes_of(pool_->data(pages_[i]))});
+    const int64_t first = static_cast<int64_t>(i) * ops::kPageTokens;
+    for (const LayerState& layer : pool_->layout().states()) {
+      for (const PageTensor& part : layer.page) {
+        float* out = tensors.at(saved_name(layer.layer, part.name)).as<float>().data();
+        for (int64_t position = first; position < std::min(first + ops::kPageTokens, consumed_.value); ++position) {
+          std::copy_n(page_row(page.as<float>().data(), layer, position) + part.column, part.width,
+                      out + position * part.width);
+        }
       }
-      tensors.emplace(saved_name(layer.layer, part.name), std::move(rows));
     }
   }
   return tensors;
@@ -219,19 +233,26 @@ SequenceState SequenceState::import_tensors(StatePool& pool, TokenCount consumed
   }
   (void)state.extend(0, consumed.value);
   float* slot = pool.data(state.step_->slot_out);
+  std::vector<Tensor> pages;
+  for (size_t i = 0; i < state.step_->pages.size(); ++i) {
+    pages.push_back(Tensor::zeros(DType::f32, {pool.layout().page_floats()}));
+  }
   auto source = sources.begin();
   for (const LayerState& layer : pool.layout().states()) {
     for (const SlotTensor& part : layer.slot) {
-      std::memcpy(slot + part.offset, *source++, static_cast<size_t>(part.shape.elements()) * sizeof(float));
+      pool.device().upload(bytes_of(slot + part.offset), reinterpret_cast<const std::byte*>(*source++),
+                           size_of_floats(part.shape.elements()));
     }
     for (const PageTensor& part : layer.page) {
       const float* rows = *source++;
       for (int64_t position = 0; position < consumed.value; ++position) {
-        float* page = pool.data(state.step_->pages[static_cast<size_t>(position / ops::kPageTokens)]);
-        std::memcpy(page + layer.page_offset + (position % ops::kPageTokens) * layer.page_width + part.column,
-                    rows + position * part.width, static_cast<size_t>(part.width) * sizeof(float));
+        float* page = pages[static_cast<size_t>(position / ops::kPageTokens)].as<float>().data();
+        std::copy_n(rows + position * part.width, part.width, page_row(page, layer, position) + part.column);
       }
     }
+  }
+  for (size_t i = 0; i < pages.size(); ++i) {
+    pool.device().upload(bytes_of(pool.data(state.step_->pages[i])), pages[i].view().data, pages[i].bytes());
   }
   (void)state.commit();
   return state;

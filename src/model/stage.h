@@ -22,6 +22,7 @@ class Stage {
   [[nodiscard]] virtual int64_t vocab_size() const = 0;
   [[nodiscard]] virtual int64_t hidden_size() const = 0;
   [[nodiscard]] virtual StatePool& states() = 0;
+  [[nodiscard]] virtual Device& device() = 0;  // where it computes: what the context of forward() must name
   // Weight bytes that one decoded token reads (routed experts counted as experts_per_token).
   [[nodiscard]] virtual ByteCount bytes_per_token() const = 0;
 
@@ -30,7 +31,7 @@ class Stage {
 
   struct Output {
     std::optional<Boundary> boundary;  // of all stages but the last
-    Tensor logits;                     // last stage: [logits_rows, V] float32
+    Tensor logits;  // last stage: [logits_rows, V] float32 on its device; on a GPU valid until the next forward()
   };
   // Runs the batch through the layers and advances the states that its groups name. `in` is given exactly for all stages but
   // the first. Throws bad_input for ids outside the vocabulary and for a boundary of the wrong layer, rows, width or block

@@ -15,6 +15,8 @@ struct StageOptions {
   LayerRange layers;
   ops::Profile profile = ops::Profile::exact;  // part of the state's fingerprint; the context of forward() must agree
   StatePool::Limits state{.slots = 256, .pages = 1 << 20};
+  std::shared_ptr<Device> device = std::make_shared<HostDevice>();  // where weights and states lie; the stage's alone
+  bool dummy_weights = false;  // GPU: weights are made there, and the checkpoint's data is not read (model/weight_placer.h)
 };
 
 // The stage of the checkpoint's family. Binds (and checks) only the tensors of options.layers.

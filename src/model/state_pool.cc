@@ -7,11 +7,11 @@
 
 namespace weft {
 
-int64_t StatePool::Blocks::take() {
+int64_t StatePool::Blocks::take(Device& device) {
   if (free.empty()) {
     const auto id = static_cast<int64_t>(memory.size());
     if (id >= limit) fail(ErrorKind::unavailable, "state pool", "wanted a free {}, found all {} in use", name, limit);
-    memory.push_back(Tensor::uninitialized(DType::f32, {floats}));
+    memory.push_back(reinterpret_cast<float*>(device.take(ByteCount(floats * static_cast<int64_t>(sizeof(float))))));
     references.push_back(1);
     return id;
   }
@@ -31,8 +31,8 @@ void StatePool::Blocks::release(int64_t id) {
   if (--references[static_cast<size_t>(id)] == 0) free.push_back(id);
 }
 
-StatePool::StatePool(StateLayout layout, std::string fingerprint, Limits limits)
-    : layout_(std::move(layout)), fingerprint_(std::move(fingerprint)), limits_(limits) {
+StatePool::StatePool(StateLayout layout, std::string fingerprint, Limits limits, std::shared_ptr<Device> device)
+    : device_(std::move(device)), layout_(std::move(layout)), fingerprint_(std::move(fingerprint)), limits_(limits) {
   slots_.floats = layout_.slot_floats();
   slots_.limit = limits.slots;
   slots_.name = "slot";
@@ -43,11 +43,11 @@ StatePool::StatePool(StateLayout layout, std::string fingerprint, Limits limits)
 
 SlotId StatePool::take_slot() {
   const std::lock_guard lock(mutex_);
-  return SlotId(slots_.take());
+  return SlotId(slots_.take(*device_));
 }
 PageId StatePool::take_page() {
   const std::lock_guard lock(mutex_);
-  return PageId(pages_.take());
+  return PageId(pages_.take(*device_));
 }
 void StatePool::retain(SlotId slot) {
   const std::lock_guard lock(mutex_);
@@ -75,11 +75,11 @@ bool StatePool::shared(PageId page) const {
 }
 float* StatePool::data(SlotId slot) {
   const std::lock_guard lock(mutex_);
-  return slots_.memory[static_cast<size_t>(slot.value)].as<float>().data();
+  return slots_.memory[static_cast<size_t>(slot.value)];
 }
 float* StatePool::data(PageId page) {
   const std::lock_guard lock(mutex_);
-  return pages_.memory[static_cast<size_t>(page.value)].as<float>().data();
+  return pages_.memory[static_cast<size_t>(page.value)];
 }
 int64_t StatePool::slots_held() const {
   const std::lock_guard lock(mutex_);

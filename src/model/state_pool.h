@@ -5,13 +5,14 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
 
 #include "base/units.h"
 #include "model/state_layout.h"
-#include "tensor/tensor.h"
+#include "tensor/device.h"
 
 namespace weft {
 
@@ -21,16 +22,18 @@ class StatePool {
     int64_t slots = 0;
     int64_t pages = 0;
   };
-  // `fingerprint` names the model, its numeric profile and the state's dtypes (model/fingerprint.h).
-  StatePool(StateLayout layout, std::string fingerprint, Limits limits);
+  // `fingerprint` names the model, its numeric profile and the state's dtypes (model/fingerprint.h). The memory is `device`'s.
+  StatePool(StateLayout layout, std::string fingerprint, Limits limits,
+            std::shared_ptr<Device> device = std::make_shared<HostDevice>());
   StatePool(const StatePool&) = delete;
   StatePool& operator=(const StatePool&) = delete;
 
   [[nodiscard]] const StateLayout& layout() const { return layout_; }
   [[nodiscard]] const std::string& fingerprint() const { return fingerprint_; }
   [[nodiscard]] Limits limits() const { return limits_; }
+  [[nodiscard]] Device& device() const { return *device_; }
 
-  // A slot or page with one reference and undefined content. Throws `unavailable` when all are held.
+  // A slot or page with one reference and undefined content. Throws `unavailable` when all are held, or the device is full.
   [[nodiscard]] SlotId take_slot();
   [[nodiscard]] PageId take_page();
   void retain(SlotId slot);
@@ -40,6 +43,7 @@ class StatePool {
   [[nodiscard]] bool shared(SlotId slot) const;  // more than one reference
   [[nodiscard]] bool shared(PageId page) const;
 
+  // On the device.
   [[nodiscard]] float* data(SlotId slot);  // [slot_floats]
   [[nodiscard]] float* data(PageId page);  // [page_floats]
 
@@ -53,16 +57,17 @@ class StatePool {
     int64_t floats = 0;
     int64_t limit = 0;
     std::string_view name;
-    std::vector<Tensor> memory;
+    std::vector<float*> memory;
     std::vector<int64_t> references;
     std::vector<int64_t> free;
 
-    int64_t take();
+    int64_t take(Device& device);
     void retain(int64_t id);
     void release(int64_t id);
     [[nodiscard]] int64_t held() const { return static_cast<int64_t>(memory.size() - free.size()); }
   };
 
+  std::shared_ptr<Device> device_;
   StateLayout layout_;
   std::string fingerprint_;
   Limits limits_;

@@ -1,5 +1,6 @@
 #include "ops/check.h"
 #include "ops/cpu/cpu.h"
+#include "ops/cuda/cuda.h"
 #include "ops/reference/reference.h"
 
 namespace weft::ops {
@@ -11,7 +12,7 @@ void add(Context& context, TensorView a, TensorView b, MutableTensorView out) {
   check_tensor("add", "a", a, {rows, size});
   check_tensor("add", "b", b, {rows, size});
   check_tensor("add", "out", out, {rows, size});
-  const auto run = context.reference() ? reference::add : cpu::add;
+  const auto run = context.on_gpu() ? cuda::add : context.reference() ? reference::add : cpu::add;
   run(context, a, b, out);
 }
 

@@ -45,6 +45,9 @@ void check_context(const Context& context, std::string_view op) {
   if (context.pool == nullptr || context.comm == nullptr) {
     fail(ErrorKind::internal, op, "wanted a context with a worker pool and a communicator, found null");
   }
+  if (context.on_gpu() && (context.device == nullptr || context.workspace == nullptr)) {
+    fail(ErrorKind::internal, op, "wanted a context with a device and a workspace on it, found null");
+  }
 }
 
 void check_tensor(std::string_view op, std::string_view name, const TensorView& tensor, std::initializer_list<int64_t> wanted,

@@ -12,7 +12,7 @@
 
 namespace weft::ops {
 
-// A context with a worker pool and a communicator.
+// A context with a worker pool and a communicator; for a GPU, a device and a workspace too.
 void check_context(const Context& context, std::string_view op);
 
 // `tensor` has `dtype`, exactly the extents `wanted`, and memory if it has elements.

@@ -1,5 +1,6 @@
 #include "ops/check.h"
 #include "ops/cpu/cpu.h"
+#include "ops/cuda/cuda.h"
 #include "ops/reference/reference.h"
 
 namespace weft::ops {
@@ -11,7 +12,9 @@ void gated_activation(Context& context, const Activation& activation, TensorView
   check_tensor("gated_activation", "gate", gate, {rows, size});
   check_tensor("gated_activation", "up", up, {rows, size});
   check_tensor("gated_activation", "y", y, {rows, size});
-  const auto run = context.reference() ? reference::gated_activation : cpu::gated_activation;
+  const auto run = context.on_gpu()      ? cuda::gated_activation
+                   : context.reference() ? reference::gated_activation
+                                         : cpu::gated_activation;
   run(context, activation, gate, up, y);
 }
 

@@ -1,5 +1,6 @@
 #include "ops/check.h"
 #include "ops/cpu/cpu.h"
+#include "ops/cuda/cuda.h"
 #include "ops/reference/reference.h"
 
 namespace weft::ops {
@@ -16,7 +17,9 @@ void gated_rms_norm(Context& context, TensorView o, TensorView weight, float eps
   check_tensor("gated_rms_norm", "weight", weight, {size});
   check_tensor("gated_rms_norm", "gate", gate, {rows, width});
   check_tensor("gated_rms_norm", "y", y, {rows, width});
-  const auto run = context.reference() ? reference::gated_rms_norm : cpu::gated_rms_norm;
+  const auto run = context.on_gpu()      ? cuda::gated_rms_norm
+                   : context.reference() ? reference::gated_rms_norm
+                                         : cpu::gated_rms_norm;
   run(context, o, weight, eps, gate, y);
 }
 

@@ -1,5 +1,6 @@
 #include "ops/check.h"
 #include "ops/cpu/cpu.h"
+#include "ops/cuda/cuda.h"
 #include "ops/reference/reference.h"
 
 namespace weft::ops {
@@ -17,7 +18,7 @@ void kda_gate(Context& context, TensorView z, TensorView a_log, TensorView dt_bi
   check_tensor("kda_gate", "a_log", a_log, {heads});
   check_tensor("kda_gate", "dt_bias", dt_bias, {width});
   check_tensor("kda_gate", "g", g, {rows, width});
-  const auto run = context.reference() ? reference::kda_gate : cpu::kda_gate;
+  const auto run = context.on_gpu() ? cuda::kda_gate : context.reference() ? reference::kda_gate : cpu::kda_gate;
   run(context, z, a_log, dt_bias, lower_bound, g);
 }
 

@@ -1,5 +1,6 @@
 #include "ops/check.h"
 #include "ops/cpu/cpu.h"
+#include "ops/cuda/cuda.h"
 #include "ops/reference/reference.h"
 
 namespace weft::ops {
@@ -19,8 +20,10 @@ void kda_recurrence(Context& context, TensorView q, TensorView k, TensorView v, 
   check_tensor("kda_recurrence", "v", v, {rows, width});
   check_tensor("kda_recurrence", "g", g, {rows, width});
   check_tensor("kda_recurrence", "o", o, {rows, width});
-  check_segments("kda_recurrence", segments, rows);
-  const auto run = context.reference() ? reference::kda_recurrence : cpu::kda_recurrence;
+  if (!context.on_gpu()) check_segments("kda_recurrence", segments, rows);
+  const auto run = context.on_gpu()      ? cuda::kda_recurrence
+                   : context.reference() ? reference::kda_recurrence
+                                         : cpu::kda_recurrence;
   run(context, q, k, v, g, beta_logits, segments, o);
 }
 

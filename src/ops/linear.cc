@@ -1,5 +1,6 @@
 #include "ops/check.h"
 #include "ops/cpu/cpu.h"
+#include "ops/cuda/cuda.h"
 #include "ops/reference/reference.h"
 
 namespace weft::ops {
@@ -10,7 +11,7 @@ void linear(Context& context, TensorView x, const WeightView& weight, MutableTen
   check_weight("linear", "weight", weight, weight.out, weight.in);
   check_tensor("linear", "x", x, {rows, weight.in});
   check_tensor("linear", "y", y, {rows, weight.out});
-  const auto run = context.reference() ? reference::linear : cpu::linear;
+  const auto run = context.on_gpu() ? cuda::linear : context.reference() ? reference::linear : cpu::linear;
   run(context, x, weight, y, keep_f32);
 }
 

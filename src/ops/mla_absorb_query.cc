@@ -1,5 +1,6 @@
 #include "ops/check.h"
 #include "ops/cpu/cpu.h"
+#include "ops/cuda/cuda.h"
 #include "ops/reference/reference.h"
 
 namespace weft::ops {
@@ -11,7 +12,9 @@ void mla_absorb_query(Context& context, const MlaShape& shape, TensorView q, con
   check_tensor("mla_absorb_query", "q", q, {rows, shape.heads * (shape.nope + shape.rope)});
   check_weight("mla_absorb_query", "kv_b", kv_b, shape.heads * (shape.nope + shape.value), shape.latent);
   check_tensor("mla_absorb_query", "ql", ql, {rows, shape.heads * shape.latent});
-  const auto run = context.reference() ? reference::mla_absorb_query : cpu::mla_absorb_query;
+  const auto run = context.on_gpu()      ? cuda::mla_absorb_query
+                   : context.reference() ? reference::mla_absorb_query
+                                         : cpu::mla_absorb_query;
   run(context, shape, q, kv_b, ql);
 }
 

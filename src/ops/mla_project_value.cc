@@ -1,5 +1,6 @@
 #include "ops/check.h"
 #include "ops/cpu/cpu.h"
+#include "ops/cuda/cuda.h"
 #include "ops/reference/reference.h"
 
 namespace weft::ops {
@@ -11,7 +12,9 @@ void mla_project_value(Context& context, const MlaShape& shape, TensorView lat, 
   check_tensor("mla_project_value", "lat", lat, {rows, shape.heads * shape.latent});
   check_weight("mla_project_value", "kv_b", kv_b, shape.heads * (shape.nope + shape.value), shape.latent);
   check_tensor("mla_project_value", "o", o, {rows, shape.heads * shape.value});
-  const auto run = context.reference() ? reference::mla_project_value : cpu::mla_project_value;
+  const auto run = context.on_gpu()      ? cuda::mla_project_value
+                   : context.reference() ? reference::mla_project_value
+                                         : cpu::mla_project_value;
   run(context, shape, lat, kv_b, o);
 }
 

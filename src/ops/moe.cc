@@ -2,6 +2,7 @@
 
 #include "ops/check.h"
 #include "ops/cpu/cpu.h"
+#include "ops/cuda/cuda.h"
 #include "ops/reference/reference.h"
 
 namespace weft::ops {
@@ -38,7 +39,7 @@ void check_experts(TensorView ids, std::span<const ExpertView> experts, int64_t 
 }  // namespace
 
 void moe(Context& context, const Activation& activation, TensorView z, TensorView ids, TensorView weights,
-         std::span<const ExpertView> experts, MutableTensorView out) {
+         const ExpertTable& experts, MutableTensorView out) {
   check_context(context, "moe");
   const int64_t rows = extent_of("moe", "z", z, 2, 0);
   const int64_t size = extent_of("moe", "z", z, 2, 1);
@@ -47,9 +48,10 @@ void moe(Context& context, const Activation& activation, TensorView z, TensorVie
   check_tensor("moe", "ids", ids, {rows, chosen}, DType::i32);
   check_tensor("moe", "weights", weights, {rows, chosen});
   check_tensor("moe", "out", out, {rows, size});
-  check_experts(ids, experts, size);
+  if (context.on_gpu()) return cuda::moe(context, activation, z, ids, weights, experts, out);
+  check_experts(ids, experts.views, size);
   const auto run = context.reference() ? reference::moe : cpu::moe;
-  run(context, activation, z, ids, weights, experts, out);
+  run(context, activation, z, ids, weights, experts.views, out);
 }
 
 }  // namespace weft::ops

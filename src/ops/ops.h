@@ -1,9 +1,12 @@
 // The operators. Model code calls nothing else.
 //
 // Contract of all of them:
-// - Operands are float32 host tensors unless said otherwise; outputs are owned by the caller and do not overlap inputs.
+// - Operands are float32 tensors unless said otherwise; outputs are owned by the caller and do not overlap inputs. Tensors and
+//   weights lie where the context computes: in host memory or, with Backend::cuda, in the memory of its device (weights aligned
+//   to 16 bytes), where ids, rows, segments and block tables may lie too (docs/cuda.md).
 // - A row's result depends on that row (and its sequence's state) only: never on the other rows of the call, the number of
 //   threads or how rows were split into calls. This carries the bit promise (ARCHITECTURE.md, "Numbers").
+// - On a GPU nothing waits: an operator is work in the device's queue.
 // - With Profile::bf16 outputs are rounded at the points named in brackets (ids of K3 spec 3.0).
 // - Shapes are checked; a mismatch is an internal error naming the operator.
 #pragma once
@@ -51,7 +54,7 @@ void residual_mix(Context& context, std::span<const TensorView> sources, TensorV
                   std::span<float> probabilities = {});
 
 // Rows [first_row, first_row + row_count) continue one sequence: the recurrent state is read from `in` (null: zeros) and
-// written to `out` (may equal `in`). Segments are worked on in order, so a later one may read what an earlier one wrote.
+// written to `out` (may equal `in`). A segment may read what the one before it wrote.
 struct StateSegment {
   int64_t first_row = 0;
   int64_t row_count = 0;
@@ -121,8 +124,8 @@ void route(Context& context, const RouterRule& rule, TensorView logits, TensorVi
            MutableTensorView weights, std::span<float> margins = {});
 
 // out[t] = sum over the row's experts, ascending, of weight * w2 act(w1 z, w3 z).  z, out [T, Z]; ids, weights [T, k].
-// `experts` is indexed by expert id; only entries named in ids are read. [R1 for w1, w3, w2; R9; R11]
+// On the host only entries named in ids are read; on a GPU all are of one shape and format. [R1 for w1, w3, w2; R9; R11]
 void moe(Context& context, const Activation& activation, TensorView z, TensorView ids, TensorView weights,
-         std::span<const ExpertView> experts, MutableTensorView out);
+         const ExpertTable& experts, MutableTensorView out);
 
 }  // namespace weft::ops

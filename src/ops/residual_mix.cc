@@ -1,5 +1,6 @@
 #include "ops/check.h"
 #include "ops/cpu/cpu.h"
+#include "ops/cuda/cuda.h"
 #include "ops/reference/reference.h"
 
 namespace weft::ops {
@@ -17,7 +18,7 @@ void residual_mix(Context& context, std::span<const TensorView> sources, TensorV
   if (!probabilities.empty() && probabilities.size() != wanted) {
     fail(ErrorKind::internal, "residual_mix", "probabilities: wanted {} values, found {}", wanted, probabilities.size());
   }
-  const auto run = context.reference() ? reference::residual_mix : cpu::residual_mix;
+  const auto run = context.on_gpu() ? cuda::residual_mix : context.reference() ? reference::residual_mix : cpu::residual_mix;
   run(context, sources, w, eps, out, probabilities);
 }
 

@@ -1,5 +1,6 @@
 #include "ops/check.h"
 #include "ops/cpu/cpu.h"
+#include "ops/cuda/cuda.h"
 #include "ops/reference/reference.h"
 
 namespace weft::ops {
@@ -11,7 +12,7 @@ void rms_norm(Context& context, TensorView x, TensorView weight, float eps, Muta
   check_tensor("rms_norm", "x", x, {rows, size});
   check_tensor("rms_norm", "weight", weight, {size});
   check_tensor("rms_norm", "y", y, {rows, size});
-  const auto run = context.reference() ? reference::rms_norm : cpu::rms_norm;
+  const auto run = context.on_gpu() ? cuda::rms_norm : context.reference() ? reference::rms_norm : cpu::rms_norm;
   run(context, x, weight, eps, y);
 }
 

@@ -1,5 +1,6 @@
 #include "ops/check.h"
 #include "ops/cpu/cpu.h"
+#include "ops/cuda/cuda.h"
 #include "ops/reference/reference.h"
 
 namespace weft::ops {
@@ -20,7 +21,7 @@ void route(Context& context, const RouterRule& rule, TensorView logits, TensorVi
   if (!margins.empty() && margins.size() != static_cast<size_t>(rows)) {
     fail(ErrorKind::internal, "route", "margins: wanted {} values, found {}", rows, margins.size());
   }
-  const auto run = context.reference() ? reference::route : cpu::route;
+  const auto run = context.on_gpu() ? cuda::route : context.reference() ? reference::route : cpu::route;
   run(context, rule, logits, bias, ids, weights, margins);
 }
 

@@ -6,6 +6,7 @@
 
 #include "ops/check.h"
 #include "ops/cpu/sample.h"
+#include "ops/cuda/cuda.h"
 #include "ops/guarded_rows.h"
 #include "ops/reference/sample.h"
 
@@ -57,12 +58,24 @@ void sample(Context& context, TensorView logits, std::span<const SampleRow> rows
     check_ids(r, "prompt", rows[r].prompt, vocabulary);
   }
 
+  if (context.on_gpu()) return cuda::sample(context, logits, rows, out);
   const float* data = logits.as<float>().data();
   const auto weigh = context.reference() ? reference::weigh : cpu::weigh;
   for_each_row(context, count, 1, [&](int64_t r) {
     const auto i = static_cast<size_t>(r);
     out[i] = reference::sample_row(r, {data + r * vocabulary, static_cast<size_t>(vocabulary)}, rows[i], weigh);
   });
+}
+
+void check_sampled(const Sampled& sampled, const SampleRow& row) {
+  switch (sampled.id) {
+    case kNotFinite: fail(ErrorKind::bad_checkpoint, "sample", "wanted finite logits, found others");
+    case kPenaltyOverflow:
+      fail(ErrorKind::bad_input, "sample", "wanted finite logits after the penalties, found overflow by repetition_penalty {}",
+           row.params.repetition_penalty);
+    case kNoneAllowed: fail(ErrorKind::internal, "sample", "wanted at least one allowed id, found none");
+    default: return;
+  }
 }
 
 }  // namespace weft::ops

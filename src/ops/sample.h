@@ -45,6 +45,14 @@ struct Sampled {
 // probabilities are sorted by id. The draw inverts the cumulative sum over the remaining ids in ascending order at
 // uniform_draw(seed, position) of philox.h. A row whose logits are not finite, or that has no allowed id, is an error naming
 // it.
+//
+// On a GPU `out` lies in its memory, and such a row has one of the ids below instead, which check_sampled() turns into the
+// error once the host has the results.
 void sample(Context& context, TensorView logits, std::span<const SampleRow> rows, std::span<Sampled> out);
+
+inline constexpr int32_t kNotFinite = -1;
+inline constexpr int32_t kPenaltyOverflow = -2;
+inline constexpr int32_t kNoneAllowed = -3;
+void check_sampled(const Sampled& sampled, const SampleRow& row);
 
 }  // namespace weft::ops

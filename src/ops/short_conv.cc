@@ -1,5 +1,6 @@
 #include "ops/check.h"
 #include "ops/cpu/cpu.h"
+#include "ops/cuda/cuda.h"
 #include "ops/reference/reference.h"
 
 namespace weft::ops {
@@ -13,8 +14,8 @@ void short_conv(Context& context, TensorView x, TensorView taps, std::span<const
   check_tensor("short_conv", "x", x, {rows, channels});
   check_tensor("short_conv", "taps", taps, {channels, kernel});
   check_tensor("short_conv", "y", y, {rows, channels});
-  check_segments("short_conv", segments, rows);
-  const auto run = context.reference() ? reference::short_conv : cpu::short_conv;
+  if (!context.on_gpu()) check_segments("short_conv", segments, rows);
+  const auto run = context.on_gpu() ? cuda::short_conv : context.reference() ? reference::short_conv : cpu::short_conv;
   run(context, x, taps, segments, y);
 }
 

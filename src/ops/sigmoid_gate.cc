@@ -1,5 +1,6 @@
 #include "ops/check.h"
 #include "ops/cpu/cpu.h"
+#include "ops/cuda/cuda.h"
 #include "ops/reference/reference.h"
 
 namespace weft::ops {
@@ -11,7 +12,7 @@ void sigmoid_gate(Context& context, TensorView x, TensorView gate, MutableTensor
   check_tensor("sigmoid_gate", "x", x, {rows, size});
   check_tensor("sigmoid_gate", "gate", gate, {rows, size});
   check_tensor("sigmoid_gate", "y", y, {rows, size});
-  const auto run = context.reference() ? reference::sigmoid_gate : cpu::sigmoid_gate;
+  const auto run = context.on_gpu() ? cuda::sigmoid_gate : context.reference() ? reference::sigmoid_gate : cpu::sigmoid_gate;
   run(context, x, gate, y);
 }
 

@@ -3,6 +3,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
+#include <vector>
 
 namespace weft::ops {
 
@@ -29,6 +31,8 @@ struct WeightView {
     }
     return 0;
   }
+  // Bytes of `data`: all but an mxfp4 pair's scales.
+  [[nodiscard]] int64_t data_bytes() const { return format == WeightFormat::mxfp4 ? out * (in / 2) : bytes(); }
   // Rows [begin, end) of the same matrix.
   [[nodiscard]] WeightView rows(int64_t begin, int64_t end) const {
     WeightView part = *this;
@@ -45,6 +49,17 @@ struct ExpertView {
   WeightView w1;
   WeightView w2;
   WeightView w3;
+};
+
+// The routed experts of a layer, indexed by id.
+struct ExpertTable {
+  ExpertTable() = default;
+  ExpertTable(std::span<const ExpertView> on_host) : views(on_host) {}     // NOLINT(google-explicit-constructor): a name for it
+  ExpertTable(const std::vector<ExpertView>& on_host) : views(on_host) {}  // NOLINT(google-explicit-constructor): likewise
+  ExpertTable(std::span<const ExpertView> on_host, const ExpertView* on_device) : views(on_host), device(on_device) {}
+
+  std::span<const ExpertView> views;
+  const ExpertView* device = nullptr;  // GPU: the same entries in its memory, from which kernels take the experts that ids name
 };
 
 }  // namespace weft::ops

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "model/state_file.h"
 #include "parallel/communicator.h"
+#include "tensor/workspace.h"
 
 namespace weft {
 namespace {
@@ -40,11 +41,13 @@ struct LocalExecutor::OpenStep {
 class LocalExecutor::StageWorker {
  public:
   StageWorker(std::unique_ptr<Stage> stage, const LocalExecutorOptions& options, size_t index)
-      : stage_(std::move(stage)), index_(index), pool_(options.threads) {
+      : stage_(std::move(stage)), index_(index), pool_(options.threads), workspace_(stage_->device()) {
     context_.backend = options.backend;
     context_.profile = options.profile;
     context_.pool = &pool_;
     context_.comm = &ranks_;
+    context_.device = &stage_->device();
+    context_.workspace = &workspace_;
     try {
       thread_ = std::thread([this] { work(); });
     } catch (const std::system_error& error) {
@@ -111,11 +114,13 @@ class LocalExecutor::StageWorker {
   }
   Stage::Output forward(OpenStep& open, Handover in, std::vector<Extended>& extended);
   std::vector<RowsResult> results(const OpenStep& open, const Tensor& logits, const std::vector<Extended>& extended);
+  ops::Sampled draw(TensorView logits, const ops::SampleRow& row);
 
   std::unique_ptr<Stage> stage_;
   size_t index_;
   WorkerPool pool_;
   SingleRank ranks_;
+  Workspace workspace_;  // of the operators
   ops::Context context_;
   std::map<SequenceId, SequenceState> states_;  // the stage's thread only
   std::set<SequenceId> broken_;                 // likewise
@@ -164,18 +169,27 @@ std::vector<RowsResult> LocalExecutor::StageWorker::results(const OpenStep& open
     RowsResult& result = made.emplace_back();
     result.checkpoints = open.checkpoint_ids[i];
     const Extended& entry = extended[i];
-    if (rows.logits != Rows::Logits::none) result.logits = Tensor::copy_of(rows_of(entry.first_logits_row, entry.logits_rows));
+    if (rows.logits != Rows::Logits::none)
+      result.logits = stage_->device().fetch(rows_of(entry.first_logits_row, entry.logits_rows));
     if (rows.sample) {
       const SampleRequest& request = *rows.sample;
       const ops::SampleRow row{request.params,  entry.state->consumed().value,
                                request.history, request.never_penalised,
                                request.allowed, request.prompt};
-      ops::Sampled drawn;
-      ops::sample(context_, rows_of(entry.first_logits_row + entry.logits_rows - 1, 1), {&row, 1}, {&drawn, 1});
-      result.sampled = drawn;
+      result.sampled = draw(rows_of(entry.first_logits_row + entry.logits_rows - 1, 1), row);
     }
   }
   return made;
+}
+
+ops::Sampled LocalExecutor::StageWorker::draw(TensorView logits, const ops::SampleRow& row) {
+  const Workspace::Scope scope(workspace_);
+  const MutableTensorView out = workspace_.take({static_cast<int64_t>(sizeof(ops::Sampled))}, DType::u8);
+  ops::sample(context_, logits, {&row, 1}, {reinterpret_cast<ops::Sampled*>(out.data), 1});
+  ops::Sampled drawn;
+  stage_->device().download(reinterpret_cast<std::byte*>(&drawn), out.data, out.bytes());
+  ops::check_sampled(drawn, row);
+  return drawn;
 }
 
 void LocalExecutor::StageWorker::run(OpenStep& open) {

@@ -10,7 +10,9 @@ constexpr std::align_val_t kAlignment{64};
 
 }  // namespace
 
-void Tensor::Free::operator()(std::byte* memory) const { ::operator delete(memory, kAlignment); }
+void Tensor::Free::operator()(std::byte* memory) const {
+  if (owned) ::operator delete(memory, kAlignment);
+}
 
 Tensor Tensor::uninitialized(DType dtype, const Shape& shape) {
   const std::optional<int64_t> elements = shape.checked_elements();
@@ -27,6 +29,13 @@ Tensor Tensor::uninitialized(DType dtype, const Shape& shape) {
 Tensor Tensor::zeros(DType dtype, const Shape& shape) {
   Tensor made = uninitialized(dtype, shape);
   std::memset(made.memory_.get(), 0, static_cast<size_t>(made.bytes()));
+  return made;
+}
+
+Tensor Tensor::borrowed(const MutableTensorView& view) {
+  Tensor made;
+  made.memory_ = {view.data, Free{false}};
+  made.view_ = view;
   return made;
 }
 

@@ -68,6 +68,7 @@ struct MutableTensorView {
   std::byte* data = nullptr;
 
   [[nodiscard]] int64_t elements() const { return shape.elements(); }
+  [[nodiscard]] int64_t bytes() const { return elements() * size_of(dtype); }
   operator TensorView() const { return {dtype, shape, data}; }  // NOLINT(google-explicit-constructor): a writer may read
 
   template <class T>
@@ -84,6 +85,8 @@ class Tensor {
   [[nodiscard]] static Tensor zeros(DType dtype, const Shape& shape);
   [[nodiscard]] static Tensor uninitialized(DType dtype, const Shape& shape);
   [[nodiscard]] static Tensor copy_of(const TensorView& view);
+  // Stands for memory of another owner, which outlives it and may lie on a device. Not to be copied, nor read on the host then.
+  [[nodiscard]] static Tensor borrowed(const MutableTensorView& view);
 
   Tensor(const Tensor& other) : Tensor(copy_of(other.view())) {}
   Tensor(Tensor&&) noexcept = default;
@@ -111,9 +114,10 @@ class Tensor {
 
  private:
   struct Free {
+    bool owned;
     void operator()(std::byte* memory) const;
   };
-  std::unique_ptr<std::byte, Free> memory_;
+  std::unique_ptr<std::byte, Free> memory_{nullptr, Free{true}};
   TensorView view_{DType::f32, Shape{0}, nullptr};
 };
 

@@ -5,29 +5,30 @@
 namespace weft {
 namespace {
 
-constexpr int64_t kAlignment = 64;
+constexpr int64_t kAlignment = 256;
 constexpr int64_t kMinChunkBytes = 1LL << 20;
 
 }  // namespace
 
 MutableTensorView Workspace::take(const Shape& shape, DType dtype) {
   const int64_t bytes = (shape.elements() * size_of(dtype) + kAlignment - 1) / kAlignment * kAlignment;
-  while (chunk_ < chunks_.size() && used_ + bytes > chunks_[chunk_].bytes()) {
+  while (chunk_ < chunks_.size() && used_ + bytes > chunks_[chunk_].bytes) {
     ++chunk_;
     used_ = 0;
   }
   if (chunk_ == chunks_.size()) {
-    chunks_.push_back(Tensor::uninitialized(DType::u8, {std::max(bytes, kMinChunkBytes)}));
+    const int64_t size = std::max(bytes, kMinChunkBytes);
+    chunks_.push_back({device_->take(ByteCount(size)), size});
     used_ = 0;
   }
-  MutableTensorView view{dtype, shape, chunks_[chunk_].data() + used_};
+  MutableTensorView view{dtype, shape, chunks_[chunk_].memory + used_};
   used_ += bytes;
   return view;
 }
 
 ByteCount Workspace::bytes_allocated() const {
   ByteCount sum;
-  for (const Tensor& chunk : chunks_) sum += ByteCount(chunk.bytes());
+  for (const Chunk& chunk : chunks_) sum += ByteCount(chunk.bytes);
   return sum;
 }
 

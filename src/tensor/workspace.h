@@ -1,4 +1,5 @@
-// Scratch memory of a forward pass: taken in order, given back by scope, reused by the next step.
+// Scratch memory of a forward pass on a device: taken in order, given back by scope, reused by the next step. The same takes
+// give the same addresses once the first of them have been seen.
 //
 //     const Workspace::Scope scope(workspace);
 //     MutableTensorView x = workspace.take({rows, width});   // undefined content; gone when `scope` ends
@@ -8,7 +9,7 @@
 #include <vector>
 
 #include "base/units.h"
-#include "tensor/tensor.h"
+#include "tensor/device.h"
 
 namespace weft {
 
@@ -30,13 +31,20 @@ class Workspace {
     int64_t used_;
   };
 
+  explicit Workspace(Device& device) : device_(&device) {}  // which outlives the workspace
+
   [[nodiscard]] MutableTensorView take(const Shape& shape, DType dtype = DType::f32);
   [[nodiscard]] ByteCount bytes_allocated() const;
 
  private:
-  std::vector<Tensor> chunks_;  // u8
-  size_t chunk_ = 0;            // the chunk that is being filled
-  int64_t used_ = 0;            // bytes of it
+  struct Chunk {
+    std::byte* memory = nullptr;
+    int64_t bytes = 0;
+  };
+  Device* device_;
+  std::vector<Chunk> chunks_;
+  size_t chunk_ = 0;  // the chunk that is being filled
+  int64_t used_ = 0;  // bytes of it
 };
 
 }  // namespace weft

@@ -75,6 +75,15 @@ TEST(Program, ExitCodesAreListed) {
   EXPECT_EQ(run({"help", "nothing"}).code, kExitUsage);
 }
 
+// Whether the build lacks CUDA or the machine lacks a GPU.
+TEST(Program, SaysWhatDeviceCudaLacks) {
+  if (std::filesystem::exists("/dev/nvidiactl")) return;  // tests/gpu runs it then
+  const Outcome outcome = run({"generate", "-m", mini_dir(), "-p", "x", "--device", "cuda"});
+  EXPECT_EQ(outcome.code, 4);
+  EXPECT_THAT(outcome.err, HasSubstr("error: [cuda] wanted a "));
+  EXPECT_EQ(outcome.out, "");
+}
+
 TEST(Program, WrongFlagsAreUsage) {
   const std::string mini = mini_dir();
   const std::string bad_json = scratch("bad.json");
@@ -98,6 +107,9 @@ TEST(Program, WrongFlagsAreUsage) {
       {{"generate", "-m", mini, "-p", "x", "--pp-layers", "0-3,4-11", "--pp-size", "3"}, "P07"},
       {{"generate", "-m", mini, "-p", "x", "--thinking", "maybe"}, "--thinking"},
       {{"generate", "-m", mini, "-p", "x", "--tools", "/nonexistent.json"}, "/nonexistent.json"},
+      {{"generate", "-m", mini, "-p", "x", "--device", "tpu"}, "--device"},
+      {{"generate", "-m", mini, "-p", "x", "--device", "cuda", "--reference"}, "--reference"},
+      {{"generate", "-m", mini, "-p", "x", "--load", "dummy"}, "--device cuda"},
       {{"generate", "-m", mini, "--messages", "/dev/null"}, "/dev/null"},
       {{"generate", "-m", "", "-p", "x"}, "--model: wanted a value"},
       {{"text", "encode", "-m", ""}, "--model: wanted a value"},

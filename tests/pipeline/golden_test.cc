@@ -1,4 +1,5 @@
 // The model against goldens made by other programs (fixtures/README of the archives, K3 spec 8.4).
+#include <array>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,13 @@ using namespace testing_support;
 constexpr double kLogits = 1e-4;  // issue M1 line 4: max|a-b| / max|b| in profile exact
 constexpr double kHidden = 1e-4;
 
+// The GPU tests compile this file too.
+#ifdef WEFT_GPU_TESTS
+constexpr std::array kBackends = {ops::Backend::cuda};
+#else
+constexpr std::array kBackends = {ops::Backend::reference, ops::Backend::cpu};
+#endif
+
 struct Case {
   std::string name;
   ops::Backend backend;
@@ -25,8 +33,7 @@ struct Case {
 std::vector<Case> cases(const std::vector<std::string>& names) {
   std::vector<Case> made;
   for (const std::string& name : names) {
-    made.push_back({name, ops::Backend::reference});
-    made.push_back({name, ops::Backend::cpu});
+    for (const ops::Backend backend : kBackends) made.push_back({name, backend});
   }
   return made;
 }
@@ -137,7 +144,7 @@ TEST(KimiLinearLibrary, LogitsAndGreedy) {
   const Goldens exact(dir / "goldens64.safetensors");
   const Goldens goldens(dir / "goldens.safetensors");
   const Json about = read_json_file(dir / "about.json");
-  const auto executor = open_executor(dir);
+  const auto executor = open_executor(dir, {.backend = kBackends.back()});
   for (int i = 0; i < 5; ++i) {
     const std::string prompt = fmt::format("p{}", i);
     const std::vector<int32_t> ids = goldens.ids(prompt + ".ids");

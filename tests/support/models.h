@@ -39,6 +39,7 @@ inline std::unique_ptr<LocalExecutor> open_executor(const std::shared_ptr<const 
     StageOptions options;
     options.layers = {LayerIndex(bounds[i]), LayerIndex(bounds[i + 1])};
     options.profile = setup.profile;
+    if (setup.backend == ops::Backend::cuda) options.device = open_cuda_device();
     stages.push_back(make_stage(checkpoint, options));
   }
   return std::make_unique<LocalExecutor>(std::move(stages), LocalExecutorOptions{setup.threads, setup.backend, setup.profile});

@@ -1,6 +1,8 @@
 #include "model/families/kimi.h"
 
 #include <algorithm>
+#include <array>
+#include <map>
 #include <span>
 #include <string>
 #include <utility>
@@ -11,6 +13,8 @@
 #include "model/decode_cost.h"
 #include "model/expert_store.h"
 #include "model/fingerprint.h"
+#include "model/step_buffer.h"
+#include "model/weight_placer.h"
 #include "ops/ops.h"
 #include "parallel/communicator.h"
 #include "tensor/workspace.h"
@@ -20,7 +24,8 @@ namespace {
 
 using ops::WeightView;
 
-constexpr float kMlaNormEps = 1e-6F;  // K3 spec 3.5 and 8.1: not rms_norm_eps
+constexpr int64_t kMostGpuRows = 65535;  // of a CUDA grid's second and third axis
+constexpr float kMlaNormEps = 1e-6F;     // K3 spec 3.5 and 8.1: not rms_norm_eps
 
 // Weights, a shape beside each. Letters as in K3 spec 0.
 
@@ -91,10 +96,11 @@ StateLayout state_layout(const KimiConfig& config, LayerRange layers) {
   return layout;
 }
 
-// Reads the weights of one layer from the checkpoint.
+// Reads the weights of one layer from the checkpoint, and puts them where the stage computes.
 class Binder {
  public:
-  explicit Binder(const Checkpoint& checkpoint) : checkpoint_(checkpoint), config_(checkpoint.config()) {}
+  Binder(const Checkpoint& checkpoint, WeightPlacer placer)
+      : checkpoint_(checkpoint), config_(checkpoint.config()), placer_(std::move(placer)) {}
 
   LayerWeights layer(LayerIndex layer) const {
     const std::string prefix = fmt::format("model.layers.{}.", layer);
@@ -129,16 +135,16 @@ class Binder {
   WeightView embedding() const { return matrix("model.embed_tokens.weight"); }
 
  private:
-  WeightView matrix(const std::string& name) const { return checkpoint_.weight(name); }
-  Tensor vector(const std::string& name) const { return checkpoint_.vector_f32(name); }
+  WeightView matrix(const std::string& name) const { return placer_.place(checkpoint_.weight(name)); }
+  Tensor vector(const std::string& name) const { return placer_.place(checkpoint_.vector_f32(name)); }
 
   // w = norm.weight * proj.weight in float32, an exact load-time fusion (K3 spec 2.5).
   Tensor mix(const std::string& stem) const {
-    Tensor product = vector(stem + "_norm.weight");
-    const Tensor proj = vector(stem + "_proj.weight");
+    Tensor product = checkpoint_.vector_f32(stem + "_norm.weight");
+    const Tensor proj = checkpoint_.vector_f32(stem + "_proj.weight");
     const std::span<float> values = product.as<float>();
     for (size_t i = 0; i < values.size(); ++i) values[i] *= proj.as<float>()[i];
-    return product;
+    return placer_.place(std::move(product));
   }
 
   KdaWeights kda(LayerIndex layer, const std::string& prefix) const {
@@ -159,7 +165,7 @@ class Binder {
     weights.q_conv = vector(prefix + "q_conv1d.weight");
     weights.k_conv = vector(prefix + "k_conv1d.weight");
     weights.v_conv = vector(prefix + "v_conv1d.weight");
-    weights.a_log = checkpoint_.a_log(layer);
+    weights.a_log = placer_.place(checkpoint_.a_log(layer));
     weights.dt_bias = vector(prefix + "dt_bias");
     weights.o_norm = vector(prefix + "o_norm.weight");
     return weights;
@@ -201,13 +207,41 @@ class Binder {
 
   const Checkpoint& checkpoint_;
   const KimiConfig& config_;
+  WeightPlacer placer_;
 };
 
-// The residual stream of one step: the frozen blocks and the running sum. Immutable tensors, shared with the boundary.
+// The residual stream of one step: the frozen blocks, which are shared with the boundary, and the running sum.
 struct Residual {
   std::vector<std::shared_ptr<const Tensor>> blocks;
-  std::shared_ptr<const Tensor> hidden;  // [T, D]
+  std::shared_ptr<Tensor> hidden;  // [T, D]
 };
+
+// The tables of one step, where operators find them (StepBuffer).
+struct StepTables {
+  struct Layer {
+    std::array<std::span<const ops::StateSegment>, 4> slots;  // of each slot tensor
+    std::span<const ops::PagedSegment> pages;
+  };
+  std::span<const int32_t> ids;
+  std::span<const int64_t> logits_rows;
+  std::vector<Layer> layers;  // of the stage
+};
+
+// What the layers leave, on the stage's device.
+struct StepResult {
+  Residual residual;  // all stages but the last
+  Tensor logits;      // last stage
+};
+
+// Steps of one shape run the same work on the same addresses of a GPU: recorded when the shape is seen for the second time (the
+// first run takes the workspace and loads the kernels), then replayed.
+struct RecordedStep {
+  std::unique_ptr<DeviceGraph> graph;
+  MutableTensorView result;  // logits
+};
+
+// What recorded work depends on: rows, segments, rows of logits. Lengths of block tables may differ.
+using StepShape = std::array<int64_t, 3>;
 
 class KimiStage final : public Stage {
  public:
@@ -216,16 +250,27 @@ class KimiStage final : public Stage {
         config_(checkpoint_->config()),
         layers_(options.layers),
         profile_(options.profile),
-        pool_(state_layout(config_, layers_), model_fingerprint(*checkpoint_, profile_), options.state),
-        experts_(checkpoint_) {
+        device_(options.device),
+        pool_(state_layout(config_, layers_), model_fingerprint(*checkpoint_, profile_), options.state, device_),
+        workspace_(*device_),
+        residual_memory_(*device_),
+        tables_(*device_) {
     checkpoint_->require(layers_);
-    const Binder binder(*checkpoint_);
+    device_->reserve(planned_memory());
+    const WeightPlacer placer(device_, options.dummy_weights);
+    if (device_->is_host()) {
+      experts_ = std::make_unique<MappedExperts>(checkpoint_);
+    } else {
+      experts_ = std::make_unique<ResidentExperts>(checkpoint_, placer);
+    }
+    const Binder binder(*checkpoint_, placer);
     if (first()) embedding_ = binder.embedding();
     if (last()) head_ = binder.head();
     for (LayerIndex layer = layers_.begin; layer < layers_.end; ++layer) {
       weights_.push_back(binder.layer(layer));
-      if (config_.is_moe(layer)) experts_.add_layer(layer, config_.experts);
+      if (config_.is_moe(layer)) experts_->add_layer(layer, config_.experts);
     }
+    checkpoint_->require_intact();  // what was copied to a GPU too
   }
 
   [[nodiscard]] LayerRange layers() const override { return layers_; }
@@ -233,28 +278,46 @@ class KimiStage final : public Stage {
   [[nodiscard]] int64_t vocab_size() const override { return config_.vocab_size; }
   [[nodiscard]] int64_t hidden_size() const override { return config_.hidden_size; }
   [[nodiscard]] StatePool& states() override { return pool_; }
+  [[nodiscard]] Device& device() override { return *device_; }
   [[nodiscard]] ByteCount bytes_per_token() const override { return decode_bytes_per_token(*checkpoint_, layers_); }
 
   [[nodiscard]] Output forward(ops::Context& context, const Batch& batch, std::optional<Boundary> in) override;
 
  private:
   void check(const ops::Context& context, const Batch& batch, const std::optional<Boundary>& in) const;
-  void run_layer(ops::Context& context, const Batch& batch, LayerIndex layer, Residual& residual);
+  [[nodiscard]] ByteCount planned_memory() const;
+  [[nodiscard]] StepTables step_tables(const Batch& batch);
+  // The incoming boundary in the stage's memory; without one, memory for the embedding.
+  [[nodiscard]] Residual start(const Batch& batch, std::optional<Boundary> in);
+  [[nodiscard]] StepResult compute(ops::Context& context, const Batch& batch, const StepTables& tables, Residual residual);
+  [[nodiscard]] StepResult compute_recorded(ops::Context& context, const Batch& batch, const StepTables& tables,
+                                            Residual residual);
+  void run_layer(ops::Context& context, const Batch& batch, const StepTables& tables, LayerIndex layer, Residual& residual);
   // Input of a sub-layer: the mix, or the running sum where there are no residual blocks.
   TensorView mixed(ops::Context& context, const Residual& residual, const Tensor& mix_weight);
-  void kda(ops::Context& context, const Batch& batch, LayerIndex layer, const KdaWeights& weights, TensorView x,
+  void kda(ops::Context& context, const StepTables::Layer& tables, const KdaWeights& weights, TensorView x,
            MutableTensorView y);
-  void mla(ops::Context& context, const Batch& batch, LayerIndex layer, const MlaWeights& weights, TensorView x,
+  void mla(ops::Context& context, const StepTables::Layer& tables, const MlaWeights& weights, TensorView x,
            MutableTensorView y);
   void mlp(ops::Context& context, const MlpWeights& weights, TensorView x, MutableTensorView y);
   void moe(ops::Context& context, const Batch& batch, LayerIndex layer, const MoeWeights& weights, TensorView x,
            MutableTensorView y);
-  void trace_routing(const Batch& batch, LayerIndex layer, TensorView ids, TensorView weights,
-                     std::span<const float> margins) const;
+  void trace_routing(const Batch& batch, LayerIndex layer, TensorView ids, TensorView weights, std::span<const float> margins);
   [[nodiscard]] std::vector<ops::StateSegment> slot_segments(const Batch& batch, const SlotTensor& tensor);
-  Tensor logits(ops::Context& context, const Batch& batch, const Residual& residual);
+  [[nodiscard]] Tensor logits(ops::Context& context, const Batch& batch, const StepTables& tables, const Residual& residual);
+  void trace(const Batch& batch, TracePoint point, LayerIndex layer, TensorView rows);
 
   MutableTensorView take(const Shape& shape) { return workspace_.take(shape); }
+  // A tensor that outlives the layer: on the host it owns its memory; on a GPU it lasts until the next step.
+  Tensor step_tensor(const Shape& shape) {
+    if (device_->is_host()) return Tensor::uninitialized(DType::f32, shape);
+    return Tensor::borrowed(residual_memory_.take(shape));
+  }
+  std::shared_ptr<Tensor> copy_of(TensorView rows) {
+    auto made = std::make_shared<Tensor>(step_tensor(rows.shape));
+    device_->copy(made->data(), rows.data, rows.bytes());
+    return made;
+  }
   MutableTensorView linear(ops::Context& context, TensorView x, const WeightView& weight, bool keep_f32 = false) {
     const MutableTensorView y = take({x.shape[0], weight.out});
     ops::linear(context, x, weight, y, keep_f32);
@@ -265,16 +328,33 @@ class KimiStage final : public Stage {
   const KimiConfig& config_;
   LayerRange layers_;
   ops::Profile profile_;
+  std::shared_ptr<Device> device_;
   StatePool pool_;
-  MappedExperts experts_;
+  std::unique_ptr<ExpertStore> experts_;
   WeightView embedding_;  // [V, D], first stage
   HeadWeights head_;      // last stage
   std::vector<LayerWeights> weights_;
   Workspace workspace_;
+  Workspace residual_memory_;  // GPU: of step_tensor()
+  StepBuffer tables_;
+  std::map<StepShape, RecordedStep> recorded_;  // GPU
+  const std::byte* recorded_tables_ = nullptr;  // where their tables lie
 };
 
-void trace(const Batch& batch, TracePoint point, LayerIndex layer, TensorView rows) {
-  if (batch.trace != nullptr) batch.trace->record(point, layer, rows);
+// All weights, and room for states and workspace, which grow within it.
+ByteCount KimiStage::planned_memory() const {
+  constexpr int64_t kStatesAndWorkspace = 8LL << 30;
+  constexpr int64_t kPerTensor = 512;  // alignment
+  const auto experts = static_cast<int64_t>(layers_.size()) * config_.experts;
+  // Small tensors are widened to float32, hence twice.
+  return ByteCount(checkpoint_->weight_bytes(layers_).value + (6 * experts + 64 * layers_.size()) * kPerTensor +
+                   kStatesAndWorkspace);
+}
+
+void KimiStage::trace(const Batch& batch, TracePoint point, LayerIndex layer, TensorView rows) {
+  if (batch.trace == nullptr) return;
+  if (device_->is_host()) return batch.trace->record(point, layer, rows);
+  batch.trace->record(point, layer, device_->fetch(rows).view());
 }
 
 void KimiStage::check(const ops::Context& context, const Batch& batch, const std::optional<Boundary>& in) const {
@@ -282,7 +362,14 @@ void KimiStage::check(const ops::Context& context, const Batch& batch, const std
   if (context.profile != profile_) {
     fail(ErrorKind::internal, kPlace, "wanted profile {}, found {}", ops::to_string(profile_), ops::to_string(context.profile));
   }
+  if (context.on_gpu() == device_->is_host() || (context.on_gpu() && context.device != device_.get())) {
+    fail(ErrorKind::internal, kPlace, "wanted a context for the stage's device, found back end {}",
+         ops::to_string(context.backend));
+  }
   if (batch.rows() == 0) fail(ErrorKind::internal, kPlace, "wanted at least one row, found an empty batch");
+  if (context.on_gpu() && batch.rows() > kMostGpuRows) {
+    fail(ErrorKind::bad_input, kPlace, "wanted at most {} rows in a step on a GPU, found {}", kMostGpuRows, batch.rows());
+  }
   int64_t rows = 0;
   for (const RowGroup& group : batch.groups) {
     if (group.first_row != rows || group.row_count <= 0) {
@@ -317,36 +404,120 @@ void KimiStage::check(const ops::Context& context, const Batch& batch, const std
   }
 }
 
+StepTables KimiStage::step_tables(const Batch& batch) {
+  int64_t segments = 0;
+  int64_t pages = 0;
+  for (const RowGroup& group : batch.groups) {
+    segments += 1 + static_cast<int64_t>(group.checkpoints.size());
+    pages += static_cast<int64_t>(group.pages.size());
+  }
+  const int64_t layers = layers_.size();
+  const int64_t layer_bytes = 4 * segments * static_cast<int64_t>(sizeof(ops::StateSegment)) +
+                              batch.groups.size() * sizeof(ops::PagedSegment) + pages * static_cast<int64_t>(sizeof(float*));
+  tables_.begin(batch.rows() * 4 + static_cast<int64_t>(batch.logits_rows.size()) * 8 + layers * layer_bytes,
+                2 + layers * (4 + static_cast<int64_t>(batch.groups.size())));
+  StepTables tables;
+  tables.ids = tables_.add(batch.ids);
+  tables.logits_rows = tables_.add(batch.logits_rows);
+  std::vector<std::span<ops::PagedSegment>> paged;
+  for (const LayerState& state : pool_.layout().states()) {
+    StepTables::Layer& layer = tables.layers.emplace_back();
+    for (size_t i = 0; i < state.slot.size(); ++i) layer.slots[i] = tables_.add(slot_segments(batch, state.slot[i]));
+    const StepTable<ops::PagedSegment> table = tables_.place<ops::PagedSegment>(state.page.empty() ? 0 : batch.groups.size());
+    layer.pages = table.there;
+    paged.push_back(table.here);
+  }
+  // Block tables come last: their sizes grow from step to step, and move nothing else.
+  for (size_t i = 0; i < paged.size(); ++i) {
+    for (size_t g = 0; g < paged[i].size(); ++g) {
+      const RowGroup& group = batch.groups[g];
+      const StepTable<float*> table = tables_.place<float*>(group.pages.size());
+      for (size_t p = 0; p < group.pages.size(); ++p) {
+        table.here[p] = pool_.data(group.pages[p]) + pool_.layout().states()[i].page_offset;
+      }
+      paged[i][g] = {group.first_row, group.row_count, group.start.value, table.there};
+    }
+  }
+  tables_.send();
+  return tables;
+}
+
+Residual KimiStage::start(const Batch& batch, std::optional<Boundary> in) {
+  Residual residual;
+  residual.hidden = std::make_shared<Tensor>(step_tensor({batch.rows(), config_.hidden_size}));
+  if (!in) return residual;
+  device_->upload(residual.hidden->data(), in->hidden->view().data, in->hidden->bytes());
+  if (device_->is_host()) {
+    residual.blocks = std::move(in->blocks);
+    return residual;
+  }
+  for (const auto& block : in->blocks) {
+    auto there = std::make_shared<Tensor>(step_tensor(block->shape()));
+    device_->upload(there->data(), block->view().data, block->bytes());
+    residual.blocks.push_back(std::move(there));
+  }
+  return residual;
+}
+
 Stage::Output KimiStage::forward(ops::Context& context, const Batch& batch, std::optional<Boundary> in) {
   check(context, batch, in);
   const Workspace::Scope scope(workspace_);
-  Residual residual;
-  if (in) {
-    residual.blocks = std::move(in->blocks);
-    residual.hidden = std::move(in->hidden);
+  const Workspace::Scope residual_scope(residual_memory_);
+  const StepTables tables = step_tables(batch);
+  Residual residual = start(batch, std::move(in));
+  StepResult result = compute_recorded(context, batch, tables, std::move(residual));
+
+  Output output;
+  if (last()) {
+    output.logits = std::move(result.logits);
   } else {
-    auto embedded = std::make_shared<Tensor>(Tensor::uninitialized(DType::f32, {batch.rows(), config_.hidden_size}));
-    ops::embed(context, batch.ids, embedding_, embedded->mutable_view());
-    trace(batch, TracePoint::embed, LayerIndex(0), embedded->view());
-    residual.hidden = std::move(embedded);
+    if (!device_->is_host()) {
+      result.residual.hidden = std::make_shared<Tensor>(device_->fetch(result.residual.hidden->view()));
+      for (auto& block : result.residual.blocks) block = std::make_shared<const Tensor>(device_->fetch(block->view()));
+    }
+    const bool sealed = config_.residual_block && layers_.end.value % *config_.residual_block == 0;
+    output.boundary = Boundary{layers_.end, std::move(result.residual.hidden), std::move(result.residual.blocks), sealed};
+  }
+  checkpoint_->require_intact();
+  return output;
+}
+
+StepResult KimiStage::compute_recorded(ops::Context& context, const Batch& batch, const StepTables& tables, Residual residual) {
+  constexpr int64_t kMostRows = 64;  // longer steps gain little and come in many shapes
+  if (device_->is_host() || batch.trace != nullptr || batch.rows() > kMostRows || !(first() && last())) {
+    return compute(context, batch, tables, std::move(residual));
+  }
+  if (recorded_tables_ != tables_.address()) {
+    recorded_.clear();
+    recorded_tables_ = tables_.address();
+  }
+  int64_t segments = 0;
+  for (const RowGroup& group : batch.groups) segments += 1 + static_cast<int64_t>(group.checkpoints.size());
+  const auto [at, is_new] = recorded_.try_emplace({batch.rows(), segments, static_cast<int64_t>(batch.logits_rows.size())});
+  if (is_new) return compute(context, batch, tables, std::move(residual));
+  RecordedStep& step = at->second;
+  if (step.graph == nullptr) {
+    step.graph =
+        device_->record([&] { step.result = compute(context, batch, tables, std::move(residual)).logits.mutable_view(); });
+  }
+  step.graph->launch();
+  return {{}, Tensor::borrowed(step.result)};
+}
+
+StepResult KimiStage::compute(ops::Context& context, const Batch& batch, const StepTables& tables, Residual residual) {
+  if (first()) {
+    ops::embed(context, tables.ids, embedding_, residual.hidden->mutable_view());
+    trace(batch, TracePoint::embed, LayerIndex(0), residual.hidden->view());
   }
   for (LayerIndex layer = layers_.begin; layer < layers_.end; ++layer) {
     try {
-      run_layer(context, batch, layer, residual);
+      run_layer(context, batch, tables, layer, residual);
     } catch (const Error& error) {
       throw Error(error.kind(), "stage", fmt::format("layer {}: {}", layer, error.what()));
     }
   }
-
-  Output output;
-  if (last()) {
-    output.logits = logits(context, batch, residual);
-  } else {
-    const bool sealed = config_.residual_block && layers_.end.value % *config_.residual_block == 0;
-    output.boundary = Boundary{layers_.end, std::move(residual.hidden), std::move(residual.blocks), sealed};
-  }
-  checkpoint_->require_intact();
-  return output;
+  if (!last()) return {std::move(residual), Tensor()};
+  return {Residual(), logits(context, batch, tables, residual)};
 }
 
 TensorView KimiStage::mixed(ops::Context& context, const Residual& residual, const Tensor& mix_weight) {
@@ -359,31 +530,29 @@ TensorView KimiStage::mixed(ops::Context& context, const Residual& residual, con
   return out;
 }
 
-void KimiStage::run_layer(ops::Context& context, const Batch& batch, LayerIndex layer, Residual& residual) {
-  const LayerWeights& weights = weights_[static_cast<size_t>(layer.value - layers_.begin.value)];
+void KimiStage::run_layer(ops::Context& context, const Batch& batch, const StepTables& tables, LayerIndex layer,
+                          Residual& residual) {
+  const auto index = static_cast<size_t>(layer.value - layers_.begin.value);
+  const LayerWeights& weights = weights_[index];
   const Workspace::Scope scope(workspace_);
   const Shape rows{batch.rows(), config_.hidden_size};
   const MutableTensorView normed = take(rows);
   const MutableTensorView y = take(rows);
-  const auto accumulate = [&] {
-    auto sum = std::make_shared<Tensor>(Tensor::uninitialized(DType::f32, rows));
-    ops::add(context, residual.hidden->view(), y, sum->mutable_view());
-    residual.hidden = std::move(sum);
-  };
+  const auto accumulate = [&] { ops::add(context, residual.hidden->view(), y, residual.hidden->mutable_view()); };
 
   const TensorView attention_in = mixed(context, residual, weights.attention_mix);
   trace(batch, TracePoint::attn_in, layer, attention_in);
   ops::rms_norm(context, attention_in, weights.input_norm.view(), config_.rms_norm_eps, normed);
   if (const auto* kda_weights = std::get_if<KdaWeights>(&weights.attention)) {
-    kda(context, batch, layer, *kda_weights, normed, y);
+    kda(context, tables.layers[index], *kda_weights, normed, y);
   } else {
-    mla(context, batch, layer, std::get<MlaWeights>(weights.attention), normed, y);
+    mla(context, tables.layers[index], std::get<MlaWeights>(weights.attention), normed, y);
   }
   trace(batch, TracePoint::attn_out, layer, y);
   if (config_.residual_block && layer.value % *config_.residual_block == 0) {
     // The mix above still saw the old blocks; only now is the running sum frozen and restarted (K3 spec 3.2).
     residual.blocks.push_back(std::move(residual.hidden));
-    residual.hidden = std::make_shared<const Tensor>(Tensor::copy_of(y));
+    residual.hidden = copy_of(y);
   } else {
     accumulate();
   }
@@ -420,25 +589,25 @@ std::vector<ops::StateSegment> KimiStage::slot_segments(const Batch& batch, cons
   return segments;
 }
 
-void KimiStage::kda(ops::Context& context, const Batch& batch, LayerIndex layer, const KdaWeights& weights, TensorView x,
+void KimiStage::kda(ops::Context& context, const StepTables::Layer& tables, const KdaWeights& weights, TensorView x,
                     MutableTensorView y) {
   const Workspace::Scope scope(workspace_);
-  const Shape wide{batch.rows(), config_.kda_width()};
-  const std::vector<SlotTensor>& state = pool_.layout().at(layer).slot;  // S, conv_q, conv_k, conv_v
-  const auto convolved = [&](const WeightView& proj, const Tensor& taps, const SlotTensor& history) {
+  const Shape wide{x.shape[0], config_.kda_width()};
+  const auto& [state, q_history, k_history, v_history] = tables.slots;  // as state_layout() orders them
+  const auto convolved = [&](const WeightView& proj, const Tensor& taps, std::span<const ops::StateSegment> history) {
     const MutableTensorView out = take(wide);
-    ops::short_conv(context, linear(context, x, proj), taps.view(), slot_segments(batch, history), out);
+    ops::short_conv(context, linear(context, x, proj), taps.view(), history, out);
     return out;
   };
-  const MutableTensorView q = convolved(weights.q_proj, weights.q_conv, state[1]);
-  const MutableTensorView k = convolved(weights.k_proj, weights.k_conv, state[2]);
-  const MutableTensorView v = convolved(weights.v_proj, weights.v_conv, state[3]);
+  const MutableTensorView q = convolved(weights.q_proj, weights.q_conv, q_history);
+  const MutableTensorView k = convolved(weights.k_proj, weights.k_conv, k_history);
+  const MutableTensorView v = convolved(weights.v_proj, weights.v_conv, v_history);
   const MutableTensorView decay_in = linear(context, linear(context, x, weights.f_a_proj), weights.f_b_proj);
   const MutableTensorView decay = take(wide);
   ops::kda_gate(context, decay_in, weights.a_log.view(), weights.dt_bias.view(), config_.gate_lower_bound, decay);
   const MutableTensorView beta = linear(context, x, weights.b_proj);
   const MutableTensorView o = take(wide);
-  ops::kda_recurrence(context, q, k, v, decay, beta, slot_segments(batch, state[0]), o);
+  ops::kda_recurrence(context, q, k, v, decay, beta, state, o);
   const MutableTensorView gate = config_.full_rank_gate
                                      ? linear(context, x, weights.g_proj)
                                      : linear(context, linear(context, x, weights.g_a_proj), weights.g_b_proj);
@@ -448,11 +617,11 @@ void KimiStage::kda(ops::Context& context, const Batch& batch, LayerIndex layer,
   context.comm->all_reduce(y);
 }
 
-void KimiStage::mla(ops::Context& context, const Batch& batch, LayerIndex layer, const MlaWeights& weights, TensorView x,
+void KimiStage::mla(ops::Context& context, const StepTables::Layer& tables, const MlaWeights& weights, TensorView x,
                     MutableTensorView y) {
   const Workspace::Scope scope(workspace_);
   const ops::MlaShape& shape = config_.mla;
-  const int64_t rows = batch.rows();
+  const int64_t rows = x.shape[0];
 
   MutableTensorView q;  // [T, Hm*(dn+dr)]
   if (config_.q_lora_rank) {
@@ -468,21 +637,12 @@ void KimiStage::mla(ops::Context& context, const Batch& batch, LayerIndex layer,
   const MutableTensorView latent = take(raw_latent.shape);
   ops::rms_norm(context, raw_latent, weights.kv_a_norm.view(), kMlaNormEps, latent);
 
-  const LayerState& state = pool_.layout().at(layer);
-  std::vector<std::vector<float*>> tables;  // block table of each group, resolved for this layer
-  std::vector<ops::PagedSegment> segments;
-  tables.reserve(batch.groups.size());
-  for (const RowGroup& group : batch.groups) {
-    std::vector<float*>& table = tables.emplace_back();
-    for (const PageId page : group.pages) table.push_back(pool_.data(page) + state.page_offset);
-    segments.push_back({group.first_row, group.row_count, group.start.value, table});
-  }
-  ops::mla_append(context, shape, latent, k_rope, segments);
+  ops::mla_append(context, shape, latent, k_rope, tables.pages);
 
   const MutableTensorView q_latent = take({rows, shape.heads * shape.latent});
   ops::mla_absorb_query(context, shape, q, weights.kv_b_proj, q_latent);
   const MutableTensorView attended = take({rows, shape.heads * shape.latent});
-  ops::mla_attention(context, shape, q, q_latent, segments, attended);
+  ops::mla_attention(context, shape, q, q_latent, tables.pages, attended);
   MutableTensorView o = take({rows, shape.heads * shape.value});
   ops::mla_project_value(context, shape, attended, weights.kv_b_proj, o);
   if (config_.mla_output_gate) {
@@ -524,7 +684,7 @@ void KimiStage::moe(ops::Context& context, const Batch& batch, LayerIndex layer,
 
   const TensorView z = config_.latent_size ? TensorView(linear(context, x, weights.latent_down)) : x;
   const MutableTensorView routed = take({rows, config_.expert_width()});
-  ops::moe(context, config_.activation, z, ids, combine, experts_.acquire(layer, ids.as<int32_t>()), routed);
+  ops::moe(context, config_.activation, z, ids, combine, experts_->acquire(layer, ids.as<int32_t>()), routed);
   const MutableTensorView shared = take({rows, config_.hidden_size});
   if (config_.shared_experts > 0) {
     mlp(context, weights.shared, x, shared);
@@ -544,35 +704,37 @@ void KimiStage::moe(ops::Context& context, const Batch& batch, LayerIndex layer,
   if (config_.shared_experts > 0) {
     ops::add(context, result, shared, y);
   } else {
-    std::ranges::copy(result.as<float>(), y.as<float>().begin());
+    device_->copy(y.data, result.data, y.bytes());
   }
 }
 
 void KimiStage::trace_routing(const Batch& batch, LayerIndex layer, TensorView ids, TensorView weights,
-                              std::span<const float> margins) const {
+                              std::span<const float> margins) {
   if (batch.trace == nullptr) return;
+  const Tensor host_ids = device_->fetch(ids);
+  const Tensor host_weights = device_->fetch(weights);
   Tensor dense = Tensor::zeros(DType::f32, {batch.rows(), config_.experts});
   const int64_t chosen = config_.router.experts_per_token;
   for (int64_t row = 0; row < batch.rows(); ++row) {
     for (int64_t i = 0; i < chosen; ++i) {
       const auto at = static_cast<size_t>(row * chosen + i);
-      dense.as<float>()[static_cast<size_t>(row * config_.experts + ids.as<int32_t>()[at])] = weights.as<float>()[at];
+      dense.as<float>()[static_cast<size_t>(row * config_.experts + host_ids.as<int32_t>()[at])] = host_weights.as<float>()[at];
     }
   }
   batch.trace->record(TracePoint::router_weights, layer, dense.view());
-  batch.trace->record(TracePoint::router_margin, layer,
-                      {DType::f32, {batch.rows()}, reinterpret_cast<const std::byte*>(margins.data())});
+  trace(batch, TracePoint::router_margin, layer,
+        {DType::f32, {batch.rows()}, reinterpret_cast<const std::byte*>(margins.data())});
 }
 
-Tensor KimiStage::logits(ops::Context& context, const Batch& batch, const Residual& residual) {
+Tensor KimiStage::logits(ops::Context& context, const Batch& batch, const StepTables& tables, const Residual& residual) {
   const auto wanted = static_cast<int64_t>(batch.logits_rows.size());
-  Tensor result = Tensor::uninitialized(DType::f32, {wanted, config_.vocab_size});
+  Tensor result = step_tensor({wanted, config_.vocab_size});
   if (wanted == 0) return result;
   const Shape shape{wanted, config_.hidden_size};
   const auto gathered = [&](const Tensor& rows) {
-    Tensor out = Tensor::uninitialized(DType::f32, shape);
-    ops::gather_rows(context, rows.view(), batch.logits_rows, out.mutable_view());
-    return std::make_shared<const Tensor>(std::move(out));
+    auto out = std::make_shared<Tensor>(step_tensor(shape));
+    ops::gather_rows(context, rows.view(), tables.logits_rows, out->mutable_view());
+    return out;
   };
   Residual wanted_rows;
   for (const auto& block : residual.blocks) wanted_rows.blocks.push_back(gathered(*block));

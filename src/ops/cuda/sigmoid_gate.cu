@@ -1,0 +1,16 @@
+#include "ops/cuda/cuda.h"
+#include "ops/cuda/elementwise.cuh"
+
+namespace weft::ops::cuda {
+
+void sigmoid_gate(Context& context, TensorView x, TensorView gate, MutableTensorView y) {
+  const float* xs = floats(x);
+  const float* gates = floats(gate);
+  float* ys = floats(y);
+  const bool rounds = context.rounds();
+  for_each_element(
+      context, x.elements(),
+      [=] __device__(int64_t i) { ys[i] = round_if(rounds, xs[i] * round_if(rounds, sigmoid(gates[i]))); }, "sigmoid_gate");
+}
+
+}  // namespace weft::ops::cuda

@@ -1,0 +1,10 @@
+// Stands in for cuda_device.cu in a build without CUDA.
+#include "tensor/device.h"
+
+namespace weft {
+
+std::shared_ptr<Device> open_cuda_device() {
+  fail(ErrorKind::unavailable, "cuda", "wanted a build with CUDA (cmake -DWEFT_CUDA=ON, needs nvcc), found one without");
+}
+
+}  // namespace weft
