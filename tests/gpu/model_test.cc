@@ -1,0 +1,104 @@
+// Models on the GPU beside the same models on the CPU: states that move between the two, stage splits, sampled ids.
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "support/models.h"
+
+namespace weft {
+namespace {
+
+using namespace testing_support;
+
+constexpr double kLogits = 1e-4;  // issue M3, line 2
+const std::vector<std::string> kModels = {"tiny-k3-8l", "tiny-k3-26l", "tiny-kimi-linear"};
+
+std::vector<int32_t> prompt_of(const std::string& model) {
+  return Goldens(fixture(model) / "goldens.safetensors").ids("input_ids");
+}
+
+// The logits of the tokens after a state that was saved by one executor and is continued by another.
+std::vector<float> continued(Executor& saver, Executor& loader, std::span<const int32_t> ids, size_t cut) {
+  const TemporaryFolder folder;
+  const SequenceId before = saver.create();
+  (void)feed(saver, before, ids.first(cut), 16);
+  saver.save(before, folder.path() / "state.safetensors");
+  const SequenceId after = loader.load(folder.path() / "state.safetensors");
+  EXPECT_EQ(loader.consumed(after), TokenCount(static_cast<int64_t>(cut)));
+  return feed(loader, after, ids.subspan(cut), 1);
+}
+
+TEST(GpuState, ContinuesOnTheOtherDevice) {
+  for (const std::string& model : kModels) {
+    const auto cpu = open_executor(fixture(model));
+    const auto gpu = open_executor(fixture(model), {.backend = ops::Backend::cuda});
+    std::vector<int32_t> ids = prompt_of(model);
+    while (ids.size() < 80) ids.push_back(ids[ids.size() % 7]);  // beyond one page of 64 tokens
+    const std::vector<float> whole = logits_of(*cpu, ids, 512);
+    for (const size_t cut : {size_t{1}, size_t{64}, size_t{70}}) {
+      const auto wanted = std::span(whole).subspan(cut * static_cast<size_t>(cpu->vocab_size()));
+      EXPECT_LE(relative_error(continued(*gpu, *cpu, ids, cut), wanted), kLogits) << model << ", GPU to CPU, cut " << cut;
+      EXPECT_LE(relative_error(continued(*cpu, *gpu, ids, cut), wanted), kLogits) << model << ", CPU to GPU, cut " << cut;
+      EXPECT_LE(relative_error(continued(*gpu, *gpu, ids, cut), wanted), kLogits) << model << ", GPU to GPU, cut " << cut;
+    }
+  }
+}
+
+TEST(GpuModel, StagesAndChunksAgree) {
+  for (const std::string& model : kModels) {
+    const std::vector<int32_t> ids = prompt_of(model);
+    const auto cpu = open_executor(fixture(model));
+    const std::vector<float> wanted = logits_of(*cpu, ids, 512);
+    for (const std::vector<int64_t>& cuts : {std::vector<int64_t>{}, std::vector<int64_t>{3}, std::vector<int64_t>{2, 5}}) {
+      const auto gpu = open_executor(fixture(model), {.cuts = cuts, .backend = ops::Backend::cuda});
+      for (const int64_t chunk : {1, 7, 512}) {
+        EXPECT_LE(relative_error(logits_of(*gpu, ids, chunk), wanted), kLogits)
+            << model << ", " << cuts.size() + 1 << " stages, chunks of " << chunk;
+      }
+    }
+  }
+}
+
+// Checkpoints inside a row group read what the segment before them wrote; forks copy the page that both would write to.
+TEST(GpuModel, CheckpointsAndForks) {
+  const auto cpu = open_executor(fixture("tiny-k3-8l"));
+  const auto gpu = open_executor(fixture("tiny-k3-8l"), {.backend = ops::Backend::cuda});
+  const std::vector<int32_t> ids = prompt_of("tiny-k3-8l");
+  const auto run = [&](Executor& executor) {
+    const SequenceId sequence = executor.create();
+    Rows rows;
+    rows.sequence = sequence;
+    rows.ids = ids;
+    rows.checkpoints = {1, 3};
+    Step step;
+    step.rows.push_back(rows);
+    const std::vector<SequenceId> kept = executor.run(std::move(step)).front().checkpoints;
+    const SequenceId fork = executor.fork(sequence);
+    std::vector<float> logits;
+    for (const SequenceId next : {sequence, fork, kept.at(0), kept.at(1)}) {
+      const std::vector<float> part = feed(executor, next, std::span(ids).first(4), 2);
+      logits.insert(logits.end(), part.begin(), part.end());
+    }
+    return logits;
+  };
+  EXPECT_LE(relative_error(run(*gpu), run(*cpu)), kLogits);
+}
+
+// The same draws as on the CPU, recorded steps included.
+TEST(GpuModel, SamplesTheSameIds) {
+  const auto cpu = open_executor(k3_mini());
+  const auto gpu = open_executor(k3_mini(), {.backend = ops::Backend::cuda});
+  const std::vector<int32_t> ids = Goldens(k3_mini() / "goldens/demo-multiply.safetensors").ids("input_ids");
+  for (const uint64_t seed : {1, 2, 3}) {
+    ops::SamplingParams params;
+    params.temperature = 1.3F;
+    params.top_p = 0.95F;
+    params.repetition_penalty = 1.1F;
+    params.seed = seed;
+    EXPECT_EQ(generate(*gpu, ids, 40, 512, params), generate(*cpu, ids, 40, 512, params)) << "seed " << seed;
+  }
+}
+
+}  // namespace
+}  // namespace weft
