@@ -42,9 +42,11 @@ target_compile_options(weft_options INTERFACE
 target_compile_definitions(weft_options INTERFACE "$<$<COMPILE_LANGUAGE:CUDA>:FMT_USE_CONSTEXPR=1>")
 if(WEFT_CUDA)
   # `./dev gpu` puts libraries that the GPU machine lacks beside the programs; the old form of the tag counts for their needs too.
-  # cuBLASLt is the GPU machine's own.
+  # cuBLASLt is the GPU machine's own. The programs travel: what they do not call is left out.
   set(CMAKE_BUILD_RPATH "$ORIGIN/lib;/usr/local/cuda/lib64")
-  target_link_options(weft_options INTERFACE -Wl,--disable-new-dtags)
+  target_compile_options(weft_options INTERFACE
+    "$<$<COMPILE_LANGUAGE:CXX>:-ffunction-sections;-fdata-sections>" "$<$<COMPILE_LANGUAGE:CUDA>:--compress-mode=size>")
+  target_link_options(weft_options INTERFACE -Wl,--disable-new-dtags -Wl,--as-needed -Wl,--gc-sections)
 endif()
 if(WEFT_WERROR)
   target_compile_options(weft_options INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:-Werror>" "$<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings>")
