@@ -58,4 +58,18 @@ Tag parse_tag(std::string_view header) {
   return tag;
 }
 
+std::string escape_attribute(std::string_view value) {
+  std::string out;
+  for (const char c : value) {
+    if (c == '&') {
+      out += "&amp;";
+    } else if (c == '"') {
+      out += "&quot;";
+    } else {
+      out += c;
+    }
+  }
+  return out;
+}
+
 }  // namespace weft

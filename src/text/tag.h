@@ -19,4 +19,7 @@ struct Tag {
 // Never fails: what is no attribute is passed over. White space around the tag name is accepted.
 [[nodiscard]] Tag parse_tag(std::string_view header);
 
+// A value as it stands between the quotes of an attribute (2.1).
+[[nodiscard]] std::string escape_attribute(std::string_view value);
+
 }  // namespace weft

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/utf8.h"
+#include "text/tag.h"
 #include "text/unicode.h"
 
 namespace weft {
@@ -38,20 +39,6 @@ bool is_blank(std::string_view text) {
     text.remove_prefix(step.length);
   }
   return true;
-}
-
-std::string escape_attribute(std::string_view value) {
-  std::string out;
-  for (const char c : value) {
-    if (c == '&') {
-      out += "&amp;";
-    } else if (c == '"') {
-      out += "&quot;";
-    } else {
-      out += c;
-    }
-  }
-  return out;
 }
 
 using Attribute = std::pair<std::string_view, std::string_view>;
