@@ -60,7 +60,11 @@ TurnResult ChatSession::answer(const AnswerOptions& options) {
   std::vector<TokenId> ids = ids_;
   const std::vector<TokenId> fresh = new_ids(prompt);
   ids.insert(ids.end(), fresh.begin(), fresh.end());
-  Turn turn(model_, sequence_.id(), consumed(), ids, prompt, options.turn);
+  TurnOptions turn_options = options.turn;
+  std::vector<std::string> notes = prompt.notes;
+  const std::optional<grammar::AnswerRules> rules = grammar::AnswerRules::of(request_, model_.vocabulary(), notes);
+  if (rules) turn_options.rules = &*rules;
+  Turn turn(model_, sequence_.id(), consumed(), ids, prompt, turn_options);
 
   AnswerBuilder builder;
   const TokenCount before = consumed();
@@ -77,7 +81,7 @@ TurnResult ChatSession::answer(const AnswerOptions& options) {
   result.counters = turn.counters();
   result.sampling = options.turn.sampling;
   result.ids.assign(turn.generated().begin(), turn.generated().end());
-  result.notes = prompt.notes;
+  result.notes = std::move(notes);
 
   const std::vector<TokenId> rest = turn.unconsumed();
   ids_.insert(ids_.end(), result.ids.begin(), result.ids.end());

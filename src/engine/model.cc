@@ -25,6 +25,11 @@ Model::Model(ChatFormat format, std::unique_ptr<Executor> executor, int64_t max_
 
 Model::~Model() = default;
 
+const std::shared_ptr<const grammar::Vocabulary>& Model::vocabulary() const {
+  std::call_once(vocabulary_made_, [&] { vocabulary_ = std::make_shared<const grammar::Vocabulary>(format_.tokenizer()); });
+  return vocabulary_;
+}
+
 std::unique_ptr<Model> Model::load(const ModelOptions& options) {
   LoadedExecutor loaded = load_executor(options);
   auto model = std::make_unique<Model>(ChatFormat::load(options.dir), std::move(loaded.executor),

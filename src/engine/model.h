@@ -4,12 +4,14 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "base/units.h"
 #include "engine/executor_loader.h"
+#include "engine/grammar/matcher.h"
 #include "engine/sampling_choice.h"
 #include "text/chat.h"
 
@@ -35,6 +37,8 @@ class Model {
   [[nodiscard]] const std::vector<std::string>& notes() const { return notes_; }  // of loading
   // Bit mask, ceil(V/32) words: all ids that the tokenizer knows, without its unused reserved ones (prompt_and_api.md 7.2).
   [[nodiscard]] const std::vector<uint32_t>& valid_ids() const { return valid_ids_; }
+  // What grammars need of the tokenizer; made at the first call.
+  [[nodiscard]] const std::shared_ptr<const grammar::Vocabulary>& vocabulary() const;
   // Ascending; exempt from penalties (7.2).
   [[nodiscard]] const std::vector<int32_t>& control_ids() const { return control_ids_; }
 
@@ -51,6 +55,8 @@ class Model {
   std::vector<std::string> notes_;
   std::vector<uint32_t> valid_ids_;
   std::vector<int32_t> control_ids_;
+  mutable std::once_flag vocabulary_made_;
+  mutable std::shared_ptr<const grammar::Vocabulary> vocabulary_;
 };
 
 }  // namespace weft

@@ -43,12 +43,27 @@ Turn::Turn(const Model& model, SequenceId sequence, TokenCount consumed, std::ve
     }
     budget_ = std::min(budget_, *options_.max_tokens);
   }
+  if (options_.rules != nullptr) {
+    matcher_ = std::make_shared<grammar::Matcher>(options_.rules->matcher(prompt.start, budget_));
+  }
 }
 
-SampleRequest Turn::sample_request() const {
+SampleRequest Turn::sample_request() {
   SampleRequest request;
   request.params = options_.sampling;
-  request.allowed = model_.valid_ids();
+  if (matcher_) {
+    const int64_t left = budget_ - static_cast<int64_t>(generated_.size());
+    // A mask that fails must not fail the step, which other requests share: accept() throws it.
+    mask_failure_ = std::make_shared<std::optional<Failure>>();
+    mask_ = std::async(std::launch::async, [matcher = matcher_, failure = mask_failure_, &all = model_.valid_ids(), left] {
+      std::vector<uint32_t> mask(all.size());
+      *failure = guard([&] { matcher->fill_mask(mask, left); });
+      return *failure ? all : mask;
+    });
+    request.mask = mask_;
+  } else {
+    request.allowed = model_.valid_ids();
+  }
   const ops::SamplingParams& params = options_.sampling;
   const bool counts = params.frequency_penalty != 0.0F || params.presence_penalty != 0.0F;
   if (counts || params.repetition_penalty != 1.0F) {
@@ -82,6 +97,11 @@ void Turn::accept(const RowsResult& result) {
   last_ = Clock::now();
   if (!first_) first_ = last_;
   const TokenId id = result.sampled->id;
+  if (matcher_) {
+    mask_.wait();
+    if (*mask_failure_) (*mask_failure_)->raise();
+    matcher_->accept(id);
+  }
   generated_.push_back(id);
   logprobs_.push_back(result.sampled->logprob);
   parser_.feed_token(id);

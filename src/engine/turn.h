@@ -13,11 +13,13 @@
 
 #include <chrono>
 #include <cstdint>
+#include <future>
 #include <memory>
 #include <optional>
 #include <span>
 #include <vector>
 
+#include "engine/grammar/answer_rules.h"
 #include "engine/model.h"
 #include "engine/turn_closer.h"
 #include "pipeline/executor.h"
@@ -27,7 +29,8 @@ namespace weft {
 
 struct TurnOptions {
   ops::SamplingParams sampling;
-  std::optional<int64_t> max_tokens;  // >= 1; absent, or beyond the context: what the context leaves
+  std::optional<int64_t> max_tokens;            // >= 1; absent, or beyond the context: what the context leaves
+  const grammar::AnswerRules* rules = nullptr;  // of the form of the answer; read when the turn begins
 };
 
 // How a turn ended.
@@ -54,7 +57,7 @@ struct TurnStatistics {
 class Turn {
  public:
   // `ids` are all ids before the first draw, of which the sequence has consumed the first `consumed`; at least one is left.
-  // Throws bad_input when they leave no room in the context, or max_tokens is below 1.
+  // Throws bad_input when they leave no room in the context, max_tokens is below 1, or no answer under the rules is that short.
   Turn(const Model& model, SequenceId sequence, TokenCount consumed, std::vector<TokenId> ids, const ChatPrompt& prompt,
        const TurnOptions& options);
 
@@ -64,7 +67,7 @@ class Turn {
   // The next rows to submit, at most max_rows (>= 1) of the prompt; nothing while the answer to the last ones is awaited, and
   // when the turn is over.
   [[nodiscard]] std::optional<Rows> next_rows(int64_t max_rows);
-  // The result of the oldest rows not yet accepted.
+  // The result of the oldest rows not yet accepted. Throws what kept a mask from being made.
   void accept(const RowsResult& result);
   // Ends the turn now. Rows that were handed out must have been accepted, or their sequence be given up.
   void cancel();
@@ -86,7 +89,7 @@ class Turn {
   using Clock = std::chrono::steady_clock;
 
   void finish(TurnEnd end);
-  [[nodiscard]] SampleRequest sample_request() const;
+  [[nodiscard]] SampleRequest sample_request();
   [[nodiscard]] int64_t prompt_size() const { return static_cast<int64_t>(prompt_.size()); }
 
   const Model& model_;
@@ -97,6 +100,10 @@ class Turn {
   int64_t budget_ = 0;
   OutputParser parser_;
   TurnCloser closer_;
+
+  std::shared_ptr<grammar::Matcher> matcher_;       // of options_.rules
+  std::shared_future<std::vector<uint32_t>> mask_;  // of the draw that is open
+  std::shared_ptr<std::optional<Failure>> mask_failure_;
 
   int64_t submitted_ = 0;  // of prompt_, what was consumed before included
   bool drawing_ = false;   // rows with a draw are open

@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <future>
 #include <optional>
 #include <string>
 #include <utility>
@@ -34,6 +35,8 @@ struct SampleRequest {
   std::vector<int32_t> history;          // generated ids so far, for the penalties
   std::vector<int32_t> never_penalised;  // ascending
   std::vector<uint32_t> allowed;         // bit mask of allowed ids; empty: all
+  // Takes the place of `allowed` when valid: a mask that is computed beside the step and waited for at the draw.
+  std::shared_future<std::vector<uint32_t>> mask;
 };
 
 // The next tokens of one sequence.

@@ -173,9 +173,12 @@ std::vector<RowsResult> LocalExecutor::StageWorker::results(const OpenStep& open
       result.logits = stage_->device().fetch(rows_of(entry.first_logits_row, entry.logits_rows));
     if (rows.sample) {
       const SampleRequest& request = *rows.sample;
-      const ops::SampleRow row{request.params,  entry.state->consumed().value,
-                               request.history, request.never_penalised,
-                               request.allowed, request.prompt};
+      const ops::SampleRow row{request.params,
+                               entry.state->consumed().value,
+                               request.history,
+                               request.never_penalised,
+                               request.mask.valid() ? request.mask.get() : request.allowed,
+                               request.prompt};
       result.sampled = draw(rows_of(entry.first_logits_row + entry.logits_rows - 1, 1), row);
     }
   }

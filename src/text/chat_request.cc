@@ -303,7 +303,7 @@ ToolChoice read_tool_choice(const Fields& root, ChatRequest& request) {
   return choice;
 }
 
-ResponseFormat read_response_format(const Fields& root, std::vector<std::string>& notes) {
+ResponseFormat read_response_format(const Fields& root) {
   const JsonValue* value = root.get("response_format");
   if (value == nullptr) return {};
   const Fields fields(*value, root.where("response_format"));
@@ -321,12 +321,6 @@ ResponseFormat read_response_format(const Fields& root, std::vector<std::string>
     fail(ErrorKind::bad_input, kPlace, "{}: wanted an object with the schema, found nothing", fields.where("json_schema"));
   const JsonValue* schema = outer->find("schema");
   if (schema == nullptr) schema = outer->find("json_schema");
-  const JsonValue* strict = outer->find("strict");
-  if (strict != nullptr && strict->is(Kind::boolean) && strict->boolean) {
-    notes.push_back(
-        fmt::format("'{}.strict' is not carried out: the schema is shown to the model, its answer is not held to it",
-                    fields.where("json_schema")));
-  }
   format.kind = ResponseFormat::Kind::json_schema;
   format.schema = schema == nullptr ? *outer : *schema;
   return format;
@@ -494,8 +488,7 @@ ChatRequest parse_chat_request(const JsonValue& root_value) {
   if (options_value != nullptr) sources.emplace_back(*options_value, "options");
   for (const Fields& source : sources) {
     if (request.tool_choice.kind == ToolChoice::Kind::automatic) request.tool_choice = read_tool_choice(source, request);
-    if (request.response_format.kind == ResponseFormat::Kind::text)
-      request.response_format = read_response_format(source, request.notes);
+    if (request.response_format.kind == ResponseFormat::Kind::text) request.response_format = read_response_format(source);
   }
   // A named choice is incompatible with thinking, whatever else is said.
   if (request.tool_choice.kind == ToolChoice::Kind::named) thinking.say_on(false);

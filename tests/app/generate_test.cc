@@ -159,6 +159,28 @@ TEST(Generate, CtrlCKeepsWhatWasWritten) {
   EXPECT_THAT(json["reasoning_content"].get<std::string>(), ::testing::StartsWith("Compute"));
 }
 
+TEST(Generate, ARequestsSchemaIsObeyed) {
+  const auto request = [](const std::string& schema) {
+    const auto path = std::filesystem::path(::testing::TempDir()) / "weft_schema_request.json";
+    std::ofstream(path)
+        << R"({"messages": [{"role": "user", "content": "What is 17 * 23?"}], "temperature": 0, "response_format":
+        {"type": "json_schema", "json_schema": {"name": "s", "strict": true, "schema": )"
+        << schema << "}}}";
+    return generate({"--messages", path});
+  };
+  const Outcome outcome = run(request(R"({"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]})"));
+  EXPECT_EQ(outcome.code, 0);
+  const Json json = parse_json(outcome.out, "output");
+  EXPECT_EQ(json.size(), 1U);
+  EXPECT_TRUE(json.at("n").is_number_integer());
+  EXPECT_THAT(outcome.err, Not(HasSubstr("not carried out")));
+
+  const Outcome refused = run(request(R"({"properties": {"n": {"not": {}}}})"));
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_EQ(refused.out, "");
+  EXPECT_THAT(refused.err, HasSubstr("#/properties/n/not: this keyword is not supported"));
+}
+
 TEST(Chat, AnswersLineByLineAndKeepsItsState) {
   RunOptions options;
   options.input = "What is the capital of Chile?\n\nHello\n/reset\nHello\n/exit\nnever read\n";

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/utf8.h"
 
 namespace weft::grammar {
 namespace {
@@ -10,7 +11,7 @@ namespace {
 // Tokens that the shortest way to the end may grow by; bounds how deep a text nests.
 constexpr int64_t kMaxGrowth = 1024;
 // Terms made since the compilation after which those that the state does not hold are forgotten.
-constexpr size_t kMaxLiveTerms = 1 << 16;
+constexpr size_t kMaxLiveTerms = 1 << 14;
 
 }  // namespace
 
@@ -87,7 +88,7 @@ void Matcher::accept_text(std::string_view text) {
   const Term next = terms_->after(state_, text);
   if (next == kNothing) {
     fail(ErrorKind::bad_input, "grammar", "wanted the beginning of an answer that the request allows, found '{}'",
-         text.substr(0, 60));
+         printable(text.substr(0, 60)));
   }
   move_to(next);
 }

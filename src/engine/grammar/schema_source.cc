@@ -56,6 +56,18 @@ std::string unescape(std::string_view token) {
   return text;
 }
 
+std::string escape(std::string_view key) {
+  std::string token;
+  for (const char c : key) {
+    if (c == '~' || c == '/') {
+      token += c == '~' ? "~0" : "~1";
+    } else {
+      token += c;
+    }
+  }
+  return token;
+}
+
 uint32_t type_named(std::string_view name) {
   constexpr std::array<std::pair<std::string_view, uint32_t>, 7> kTypes{{{"null", kNullType},
                                                                          {"boolean", kBooleanType},
@@ -98,7 +110,7 @@ void SchemaSource::note(const JsonValue& value) {
     parents_.emplace(&child, Parent{&value, std::move(key)});
     note(child);
   };
-  for (const auto& [key, child] : value.members) add(child, key);
+  for (const auto& [key, child] : value.members) add(child, escape(key));
   for (size_t i = 0; i < value.items.size(); ++i) add(value.items[i], std::to_string(i));
 }
 
