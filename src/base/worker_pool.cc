@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <condition_variable>
 #include <mutex>
 #include <optional>
 #include <system_error>
@@ -13,6 +12,8 @@
 
 namespace weft {
 namespace {
+
+constexpr int kSpins = 1000;  // of about 40 cycles: some ten microseconds, about what a wake-up takes
 
 // One parallel_for call. Workers take ranges from `next` until it passes `count`.
 struct Job {
@@ -37,43 +38,67 @@ struct Job {
   }
 };
 
+void pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+// Returns when `value` is no longer `old`: looks for a while, then sleeps until it is notified.
+void wait_while(std::atomic<uint32_t>& value, uint32_t old) {
+  for (int i = 0; i < kSpins; ++i) {
+    if (value.load() != old) return;
+    pause();
+  }
+  value.wait(old);
+}
+
 }  // namespace
 
+// Decode calls parallel_for about twenty times per layer, some for less work than the wake-up of a sleeping thread costs. So
+// both sides look for each other for a short while before they sleep: a worker for the next job, the caller for the last
+// worker.
 struct WorkerPool::Impl {
-  std::mutex mutex;
-  std::condition_variable wake;
-  std::condition_variable done;
-  Job* job = nullptr;       // guarded by mutex
-  uint64_t generation = 0;  // guarded by mutex; counts jobs
-  int busy = 0;             // guarded by mutex; workers inside the current job
-  bool stopping = false;    // guarded by mutex
+  std::atomic<uint32_t> generation{0};  // counts jobs; workers sleep on it
+  std::atomic<Job*> job{nullptr};
+  std::atomic<uint32_t> inside{0};  // workers that may hold `job`; the caller sleeps on it
+  std::atomic<bool> stopping{false};
   std::vector<std::thread> workers;
 
+  void announce() {
+    generation.fetch_add(1);
+    generation.notify_all();
+  }
+
   void stop() {
-    {
-      const std::lock_guard lock(mutex);
-      stopping = true;
-    }
-    wake.notify_all();
+    stopping.store(true);
+    announce();
     for (std::thread& worker : workers) worker.join();
     workers.clear();
   }
 
+  // A worker enters before it reads `job`, and the caller clears `job` before it reads `inside` (both sequentially consistent):
+  // a worker that has seen the job is waited for.
   void run_worker() {
-    uint64_t seen = 0;
-    std::unique_lock lock(mutex);
+    uint32_t seen = 0;
     for (;;) {
-      wake.wait(lock, [&] { return stopping || generation != seen; });
-      if (stopping) return;
-      seen = generation;
-      if (job == nullptr) continue;
-      Job* current = job;
-      ++busy;
-      lock.unlock();
-      current->work();
-      lock.lock();
-      if (--busy == 0) done.notify_one();
+      wait_while(generation, seen);
+      if (stopping.load()) return;
+      seen = generation.load();
+      inside.fetch_add(1);
+      if (Job* current = job.load()) current->work();
+      if (inside.fetch_sub(1) == 1) inside.notify_one();
     }
+  }
+
+  void run(Job& current) {
+    job.store(&current);
+    announce();
+    current.work();
+    job.store(nullptr);
+    for (uint32_t others = inside.load(); others != 0; others = inside.load()) wait_while(inside, others);
   }
 };
 
@@ -106,18 +131,7 @@ void WorkerPool::parallel_for(int64_t count, int64_t grain, const std::function<
   job.count = count;
   job.grain = grain;
   job.body = &body;
-  {
-    const std::lock_guard lock(impl_->mutex);
-    impl_->job = &job;
-    ++impl_->generation;
-  }
-  impl_->wake.notify_all();
-  job.work();
-  {
-    std::unique_lock lock(impl_->mutex);
-    impl_->job = nullptr;
-    impl_->done.wait(lock, [&] { return impl_->busy == 0; });
-  }
+  impl_->run(job);
   if (job.failure) job.failure->raise();
 }
 
