@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <vector>
 
@@ -18,16 +19,20 @@
 #define WEFT_OPS_CPU_KDA_ONCE
 namespace weft::ops::cpu {
 
+inline constexpr int64_t kKdaCopyTokens = 4;     // from here on a copy of the state's slice pays
+inline constexpr int64_t kKdaMaxCopy = 128;      // d
 inline constexpr float kKdaNormEpsilon = 1e-6F;  // added to the sum of squares, not to the mean (K3 spec 8.1)
 
-// One token of one head: vectors of d values. q and k are normalised, q is scaled.
-struct KdaToken {
-  const float* q = nullptr;
-  const float* k = nullptr;
-  const float* decay = nullptr;  // exp(g)
-  const float* v = nullptr;
-  float beta = 0.0F;
-  float* o = nullptr;
+// Consecutive tokens of one head. `factors` holds four vectors of d values for each token: k exp(g), exp(g), k, q, where q and
+// k are normalised and q is scaled.
+struct KdaTokens {
+  int64_t count = 0;
+  int64_t size = 0;                // d
+  const float* factors = nullptr;  // [count, 4, d]
+  const float* beta = nullptr;     // [count], after the sigmoid
+  const float* v = nullptr;        // [count] rows of d values, `stride` apart
+  float* o = nullptr;              // likewise
+  int64_t stride = 0;
 };
 
 }  // namespace weft::ops::cpu
@@ -39,51 +44,82 @@ namespace {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Value columns [column, column + kColumns vectors): they are independent of all other columns, so that the result of a column
-// does not depend on how columns are grouped.
+// Value columns [column, column + kColumns vectors) over all tokens: their slice of the state stays in L1. Columns are
+// independent of all others, so that a result does not depend on how columns or tokens are grouped. `state` points to the first
+// column.
 template <int kColumns, class D>
-HWY_INLINE void kda_columns(D d, const KdaToken& token, int64_t size, int64_t column, float* HWY_RESTRICT state) {
+HWY_NOINLINE void kda_columns(D d, const KdaTokens& tokens, int64_t column, float* HWY_RESTRICT state, int64_t stride) {
   using V = hn::Vec<D>;
-  const auto lanes = static_cast<int64_t>(hn::MaxLanes(d));
-  V u[kColumns];
-  V sum[kColumns];
-  for (int c = 0; c < kColumns; ++c) u[c] = hn::Zero(d);
-  for (int64_t i = 0; i < size; ++i) {
-    const V decay = hn::Set(d, token.decay[i]);
-    const V k = hn::Set(d, token.k[i]);
-    float* row = state + i * size + column;
-    for (int c = 0; c < kColumns; ++c) {
-      const V s = hn::Mul(hn::LoadU(d, row + c * lanes), decay);
-      hn::StoreU(s, d, row + c * lanes);
-      u[c] = hn::MulAdd(k, s, u[c]);
+  const auto lanes = static_cast<int64_t>(hn::MaxLanes(D()));
+  const int64_t size = tokens.size;
+  for (int64_t t = 0; t < tokens.count; ++t) {
+    const float* HWY_RESTRICT decayed_k = tokens.factors + t * 4 * size;
+    const float* HWY_RESTRICT decay = decayed_k + size;
+    const float* HWY_RESTRICT k = decay + size;
+    const float* HWY_RESTRICT q = k + size;
+    V u[kColumns];
+    V odd[kColumns];  // a second chain of sums, for odd i
+    for (int c = 0; c < kColumns; ++c) u[c] = odd[c] = hn::Zero(d);
+    int64_t i = 0;
+    for (; i + 2 <= size; i += 2) {
+      const V first = hn::Set(d, decayed_k[i]);
+      const V second = hn::Set(d, decayed_k[i + 1]);
+      const float* row = state + i * stride;
+      for (int c = 0; c < kColumns; ++c) u[c] = hn::MulAdd(first, hn::LoadU(d, row + c * lanes), u[c]);
+      for (int c = 0; c < kColumns; ++c) odd[c] = hn::MulAdd(second, hn::LoadU(d, row + stride + c * lanes), odd[c]);
     }
-  }
-  const V beta = hn::Set(d, token.beta);
-  for (int c = 0; c < kColumns; ++c) {
-    u[c] = hn::Mul(beta, hn::Sub(hn::LoadU(d, token.v + column + c * lanes), u[c]));
-    sum[c] = hn::Zero(d);
-  }
-  for (int64_t i = 0; i < size; ++i) {
-    const V q = hn::Set(d, token.q[i]);
-    const V k = hn::Set(d, token.k[i]);
-    float* row = state + i * size + column;
-    for (int c = 0; c < kColumns; ++c) {
-      const V s = hn::MulAdd(k, u[c], hn::LoadU(d, row + c * lanes));
-      hn::StoreU(s, d, row + c * lanes);
-      sum[c] = hn::MulAdd(q, s, sum[c]);
+    if (i < size) {
+      const V last = hn::Set(d, decayed_k[i]);
+      for (int c = 0; c < kColumns; ++c) u[c] = hn::MulAdd(last, hn::LoadU(d, state + i * stride + c * lanes), u[c]);
     }
+    const V beta = hn::Set(d, tokens.beta[t]);
+    const float* v = tokens.v + t * tokens.stride + column;
+    V sum[kColumns];
+    for (int c = 0; c < kColumns; ++c) {
+      u[c] = hn::Mul(beta, hn::Sub(hn::LoadU(d, v + c * lanes), hn::Add(u[c], odd[c])));
+      sum[c] = hn::Zero(d);
+    }
+    for (i = 0; i < size; ++i) {
+      const V by_decay = hn::Set(d, decay[i]);
+      const V by_k = hn::Set(d, k[i]);
+      const V by_q = hn::Set(d, q[i]);
+      float* row = state + i * stride;
+      for (int c = 0; c < kColumns; ++c) {
+        const V s = hn::MulAdd(by_k, u[c], hn::Mul(by_decay, hn::LoadU(d, row + c * lanes)));
+        hn::StoreU(s, d, row + c * lanes);
+        sum[c] = hn::MulAdd(by_q, s, sum[c]);
+      }
+    }
+    float* o = tokens.o + t * tokens.stride + column;
+    for (int c = 0; c < kColumns; ++c) hn::StoreU(sum[c], d, o + c * lanes);
   }
-  for (int c = 0; c < kColumns; ++c) hn::StoreU(sum[c], d, token.o + column + c * lanes);
 }
 
-void kda_step(const KdaToken& token, int64_t size, float* state) {
+// The same over several tokens on a copy of the columns' slice of the state, which fits into L1 (16 KiB for d = 128) where the
+// slice itself, with its stride of d values, would fall into a part of the sets only.
+template <int kColumns, class D>
+HWY_INLINE void kda_slice(D d, const KdaTokens& tokens, int64_t column, float* HWY_RESTRICT state) {
+  const int64_t size = tokens.size;
+  constexpr auto kWidth = static_cast<int64_t>(kColumns * hn::MaxLanes(D()));
+  if (tokens.count < kKdaCopyTokens || size > kKdaMaxCopy) {
+    return kda_columns<kColumns>(d, tokens, column, state + column, size);
+  }
+  alignas(64) float slice[kKdaMaxCopy * kWidth];
+  for (int64_t i = 0; i < size; ++i) std::copy_n(state + i * size + column, kWidth, slice + i * kWidth);
+  kda_columns<kColumns>(d, tokens, column, slice, kWidth);
+  for (int64_t i = 0; i < size; ++i) std::copy_n(slice + i * kWidth, kWidth, state + i * size + column);
+}
+
+void kda_head(const KdaTokens& tokens, float* state) {
   const hn::CappedTag<float, 16> d;
-  const auto lanes = static_cast<int64_t>(hn::MaxLanes(d));
+  constexpr auto kLanes = static_cast<int64_t>(hn::MaxLanes(hn::CappedTag<float, 16>()));
+  constexpr int kColumns = kLanes >= 8 ? 32 / kLanes : 4;
+  const int64_t size = tokens.size;
   int64_t column = 0;
-  for (; column + 4 * lanes <= size; column += 4 * lanes) kda_columns<4>(d, token, size, column, state);
-  for (; column + lanes <= size; column += lanes) kda_columns<1>(d, token, size, column, state);
+  for (; column + kColumns * kLanes <= size; column += kColumns * kLanes) kda_slice<kColumns>(d, tokens, column, state);
+  for (; column + kLanes <= size; column += kLanes) kda_slice<1>(d, tokens, column, state);
   const hn::CappedTag<float, 1> d1;
-  for (; column < size; ++column) kda_columns<1>(d1, token, size, column, state);
+  for (; column < size; ++column) kda_columns<1>(d1, tokens, column, state + column, size);
 }
 
 }  // namespace
@@ -93,52 +129,96 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace weft::ops::cpu {
 
-HWY_EXPORT(kda_step);
+HWY_EXPORT(kda_head);
+
+namespace {
+
+constexpr int64_t kKdaTokens = 32;  // tokens whose factors are made together: 64 KiB of L2 for d = 128
+
+// The operands of one call.
+struct KdaCall {
+  const float* q = nullptr;
+  const float* k = nullptr;
+  const float* v = nullptr;
+  const float* g = nullptr;
+  const float* beta_logits = nullptr;
+  float* o = nullptr;
+  int64_t heads = 0;
+  int64_t size = 0;
+  bool rounds = false;
+};
+
+// Factors of token t of a head (KdaTokens).
+void make_factors(const KdaCall& call, int64_t t, int64_t head, float* factors) {
+  const int64_t size = call.size;
+  const float* q = call.q + (t * call.heads + head) * size;
+  const float* k = call.k + (t * call.heads + head) * size;
+  const float* g = call.g + (t * call.heads + head) * size;
+  const float scale = 1.0F / std::sqrt(static_cast<float>(size));
+  const float q_factor = 1.0F / std::sqrt(lane_dot(q, q, size) + kKdaNormEpsilon);
+  const float k_factor = 1.0F / std::sqrt(lane_dot(k, k, size) + kKdaNormEpsilon);
+  float* decayed_k = factors;
+  float* decay = decayed_k + size;
+  float* k_unit = decay + size;
+  float* q_unit = k_unit + size;
+  for (int64_t i = 0; i < size; ++i) {
+    q_unit[i] = q[i] * q_factor * scale;
+    k_unit[i] = k[i] * k_factor;
+  }
+  exponentials(g, size, decay);
+  for (int64_t i = 0; i < size; ++i) decayed_k[i] = k_unit[i] * decay[i];
+}
+
+// One head over the tokens of a segment.
+void run_segment(const KdaCall& call, const StateSegment& segment, int64_t head) {
+  thread_local std::vector<float> factors;
+  const int64_t size = call.size;
+  factors.resize(static_cast<size_t>(kKdaTokens * 4 * size));
+  float* state = segment.out + head * size * size;
+  if (segment.in == nullptr) {
+    std::fill_n(state, size * size, 0.0F);
+  } else if (segment.in != segment.out) {
+    std::copy_n(segment.in + head * size * size, size * size, state);
+  }
+  const int64_t end = segment.first_row + segment.row_count;
+  for (int64_t first = segment.first_row; first < end; first += kKdaTokens) {
+    const int64_t at = (first * call.heads + head) * size;
+    std::array<float, kKdaTokens> beta{};
+    const KdaTokens tokens{
+        std::min(kKdaTokens, end - first), size, factors.data(), beta.data(), call.v + at, call.o + at, call.heads * size};
+    for (int64_t t = 0; t < tokens.count; ++t) {
+      make_factors(call, first + t, head, factors.data() + t * 4 * size);
+      beta[static_cast<size_t>(t)] = sigmoid(call.beta_logits[(first + t) * call.heads + head]);
+    }
+    HWY_DYNAMIC_DISPATCH(kda_head)(tokens, state);
+    if (!call.rounds) continue;
+    for (int64_t t = 0; t < tokens.count; ++t) {
+      float* o = tokens.o + t * tokens.stride;
+      for (int64_t j = 0; j < size; ++j) o[j] = round_bf16(o[j]);
+    }
+  }
+}
+
+}  // namespace
 
 void kda_recurrence(Context& context, TensorView q, TensorView k, TensorView v, TensorView g, TensorView beta_logits,
                     std::span<const StateSegment> segments, MutableTensorView o) {
   const int64_t rows = beta_logits.shape[0];
   const int64_t heads = beta_logits.shape[1];
-  const int64_t width = q.shape[1];
-  const int64_t size = width / heads;
-  const float scale = 1.0F / std::sqrt(static_cast<float>(size));
-  const float* qs = q.as<float>().data();
-  const float* ks = k.as<float>().data();
-  const float* vs = v.as<float>().data();
-  const float* gs = g.as<float>().data();
-  const float* betas = beta_logits.as<float>().data();
-  float* os = o.as<float>().data();
-  const bool rounds = context.rounds();
+  const int64_t size = q.shape[1] / heads;
+  const KdaCall call{q.as<float>().data(),
+                     k.as<float>().data(),
+                     v.as<float>().data(),
+                     g.as<float>().data(),
+                     beta_logits.as<float>().data(),
+                     o.as<float>().data(),
+                     heads,
+                     size,
+                     context.rounds()};
   const int64_t cost = (rows + static_cast<int64_t>(segments.size())) * size * size / 2;
   context.pool->parallel_for(heads, task_grain(context, heads, cost), [&](int64_t begin, int64_t end) {
-    thread_local std::vector<float> work;
-    work.resize(static_cast<size_t>(3 * size));
-    float* q_unit = work.data();
-    float* k_unit = q_unit + size;
-    float* decay = k_unit + size;
     for (int64_t head = begin; head < end; ++head) {
-      for (const StateSegment& segment : segments) {
-        float* state = segment.out + head * size * size;
-        if (segment.in == nullptr) {
-          std::fill_n(state, size * size, 0.0F);
-        } else if (segment.in != segment.out) {
-          std::copy_n(segment.in + head * size * size, size * size, state);
-        }
-        for (int64_t t = segment.first_row; t < segment.first_row + segment.row_count; ++t) {
-          const int64_t at = t * width + head * size;
-          const float q_factor = 1.0F / std::sqrt(lane_dot(qs + at, qs + at, size) + kKdaNormEpsilon);
-          const float k_factor = 1.0F / std::sqrt(lane_dot(ks + at, ks + at, size) + kKdaNormEpsilon);
-          for (int64_t i = 0; i < size; ++i) {
-            q_unit[i] = qs[at + i] * q_factor * scale;
-            k_unit[i] = ks[at + i] * k_factor;
-          }
-          exponentials(gs + at, size, decay);
-          const KdaToken token{q_unit, k_unit, decay, vs + at, sigmoid(betas[t * heads + head]), os + at};
-          HWY_DYNAMIC_DISPATCH(kda_step)(token, size, state);
-          if (!rounds) continue;
-          for (int64_t j = 0; j < size; ++j) os[at + j] = round_bf16(os[at + j]);
-        }
-      }
+      for (const StateSegment& segment : segments) run_segment(call, segment, head);
     }
   });
 }
