@@ -1,25 +1,31 @@
-// The products that all dense CPU operators are made of.
+// The products that dense CPU operators are made of.
 //
-// Dot form with a virtual width of 16 lanes: column c of a sum belongs to lane c mod 16, lanes are filled in ascending order of
-// c by fused multiply-add, and fold16 adds the lanes. One row or many, whatever the blocking and the split of outputs over
-// threads: the bits of y[r][o] depend on x[r], row o of the weight and the dispatch target alone.
+// Dot form: the columns of a row are taken in units of 32, in an order that the instruction set likes (packed rows and decoded
+// weights share it), the lanes of one sum are filled unit by unit by fused multiply-add, and one fold adds the lanes. One row
+// or many, whatever the blocking and the split of outputs over threads: the bits of a result depend on its row of x, its row of
+// the weight, the row form and the dispatch target alone; and not on the weight's format where the row form is the same.
 #pragma once
 
 #include <cstdint>
 
+#include "ops/cpu/packed_rows.h"
 #include "ops/weight.h"
 
 namespace weft::ops::cpu {
 
-// y[r][o] = <row o of weight, x[r]> for o in [begin, end), r in [0, rows); `rounds`: to bf16. x[r] has weight.in values.
-// Not threaded.
-void dense_rows(const WeightView& weight, int64_t begin, int64_t end, const float* const* x, int64_t rows, float* const* y,
-                bool rounds);
+// y[r][o - first] = <row o of weight, x[r]> for r in [0, rows); `rounds`: to bf16.
+struct DenseProduct {
+  WeightView weight;
+  RowForm form = RowForm::f32;          // as row_form(weight.format, ...) says
+  const std::byte* const* x = nullptr;  // [rows] of PackedRows of this form, of weight.in columns
+  int64_t rows = 0;
+  float* const* y = nullptr;  // [rows]
+  int64_t first = 0;
+  bool rounds = false;
+};
 
-// y[r][c] = sum_i a[r][i] matrix[i * stride + c] for c in [0, size), r in [0, rows): i ascending by fused multiply-add. Not
-// threaded.
-void transposed_rows(const float* matrix, int64_t stride, int64_t count, int64_t size, const float* const* a, int64_t rows,
-                     float* const* y);
+// Outputs [begin, end). Not threaded.
+void dense_rows(const DenseProduct& product, int64_t begin, int64_t end);
 
 // The name of the dispatch target in use, for reports ("AVX2").
 [[nodiscard]] const char* dispatch_target();

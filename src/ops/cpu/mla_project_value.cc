@@ -14,17 +14,23 @@ void mla_project_value(Context& context, const MlaShape& shape, TensorView lat, 
   const bool rounds = context.rounds();
   const int64_t cost = rows * shape.value * shape.latent / 16;
   context.pool->parallel_for(shape.heads, task_grain(context, shape.heads, cost), [&](int64_t begin, int64_t end) {
-    thread_local std::vector<const float*> from;
+    thread_local PackedRows packed;  // float32: latents are not rounded
     thread_local std::vector<float*> to;
-    from.resize(static_cast<size_t>(rows));
+    packed.resize(RowForm::f32, rows, shape.latent);
     to.resize(static_cast<size_t>(rows));
     for (int64_t head = begin; head < end; ++head) {
       for (int64_t t = 0; t < rows; ++t) {
-        from[static_cast<size_t>(t)] = lats + (t * shape.heads + head) * shape.latent;
+        packed.pack(t, 0, shape.latent, lats + (t * shape.heads + head) * shape.latent);
         to[static_cast<size_t>(t)] = os + (t * shape.heads + head) * shape.value;
       }
       const int64_t first = head * (shape.nope + shape.value) + shape.nope;
-      dense_rows(kv_b.rows(first, first + shape.value), 0, shape.value, from.data(), rows, to.data(), rounds);
+      dense_rows({.weight = kv_b.rows(first, first + shape.value),
+                  .form = packed.form(),
+                  .x = packed.rows(),
+                  .rows = rows,
+                  .y = to.data(),
+                  .rounds = rounds},
+                 0, shape.value);
     }
   });
 }

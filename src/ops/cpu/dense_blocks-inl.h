@@ -1,0 +1,234 @@
+// The loops of the dense products, for a kernel K of one instruction set. Included inside the namespace and target attributes
+// of each instruction set, once per set: no include guard.
+//
+// K provides: Element, what packed rows and panels hold; Vec, a vector of them; Sum, a vector of sums; kUnitVecs, vectors of a
+// unit; kSumVecs, vectors of one sum (vector v of a unit adds to vector v mod kSumVecs); kBlockRows and kBlockOutputs, the sums
+// that fit into registers; load, store, zero, load_sum, store_sum, multiply_add, fold; and unit<format>(row, scales, unit, w),
+// which decodes one unit of a weight's row.
+
+template <class K>
+constexpr int64_t kVecElements = kUnit / K::kUnitVecs;
+template <class K>
+constexpr int64_t kSumFloats = static_cast<int64_t>(K::kSumVecs * sizeof(typename K::Sum) / sizeof(float));
+template <class K>
+constexpr int64_t kPanelColumns = kPanelRowBytes / static_cast<int64_t>(sizeof(typename K::Element));
+
+template <class K>
+HWY_INLINE const typename K::Element* packed_row(const DenseProduct& product, int64_t r) {
+  return reinterpret_cast<const typename K::Element*>(product.x[r]);
+}
+
+template <class K, int kRows, int kOut>
+struct Sums {
+  typename K::Sum lanes[kRows][kOut][K::kSumVecs];
+};
+
+// Adds one unit of output i.
+template <class K, int kRows, int kOut>
+HWY_INLINE void add_unit(const typename K::Vec* w, const typename K::Element* const* x, int64_t unit, int i,
+                         Sums<K, kRows, kOut>& sums) {
+  for (int v = 0; v < K::kUnitVecs; ++v) {
+    for (int r = 0; r < kRows; ++r) {
+      typename K::Sum& sum = sums.lanes[r][i][v % K::kSumVecs];
+      sum = K::multiply_add(w[v], K::load(x[r] + unit * kUnit + v * kVecElements<K>), sum);
+    }
+  }
+}
+
+// Asks for the lines of the next kOut outputs, a share with each unit: packed rows are short (1.8 KiB at K3's sizes), so that
+// the processor's own prefetching starts late for each. MXFP4 goes to L1, where two blocks of rows fit, bf16 to L2; rows of
+// float32 are long enough. Addresses may lie beyond the weight, which a prefetch ignores: they are numbers, not pointers.
+template <WeightFormat kFormat, int kOut>
+HWY_INLINE void prefetch_next(uintptr_t next, uintptr_t next_scales, int64_t unit) {
+  constexpr bool kPacked = kFormat == WeightFormat::mxfp4;
+  constexpr int64_t kBytes = kOut * kUnit * (kPacked ? 1 : 4) / 2;  // of a unit of kOut rows
+  constexpr int64_t kLine = LineBuffer::kLine;
+  if constexpr (kFormat == WeightFormat::f32) return;
+  if (kBytes < kLine && unit % (kLine / std::min(kBytes, kLine)) != 0) return;
+  for (int64_t i = 0; i < kBytes; i += kLine) {
+    __builtin_prefetch(reinterpret_cast<const void*>(next + static_cast<uintptr_t>(unit * kBytes + i)), 0, kPacked ? 3 : 2);
+  }
+  if (kPacked && unit % (kLine / kOut) == 0) {
+    __builtin_prefetch(reinterpret_cast<const void*>(next_scales + static_cast<uintptr_t>(unit * kOut)));
+  }
+}
+
+// kOut outputs from `o` on, for kRows rows; weights are decoded into registers.
+template <class K, WeightFormat kFormat, int kRows, int kOut>
+HWY_NOINLINE void direct(const DenseProduct& product, int64_t o) {
+  const WeightView& weight = product.weight;
+  const std::byte* row[kOut];
+  const std::byte* scales[kOut];
+  for (int i = 0; i < kOut; ++i) {
+    row[i] = weight.data + (o + i) * row_bytes(weight);
+    scales[i] = kFormat == WeightFormat::mxfp4 ? weight.scales + (o + i) * (weight.in / kUnit) : nullptr;
+  }
+  const typename K::Element* x[kRows];
+  for (int r = 0; r < kRows; ++r) x[r] = packed_row<K>(product, r);
+  Sums<K, kRows, kOut> sums;
+  for (int r = 0; r < kRows; ++r) {
+    for (int i = 0; i < kOut; ++i) {
+      for (int v = 0; v < K::kSumVecs; ++v) sums.lanes[r][i][v] = K::zero();
+    }
+  }
+  const int64_t units = weight.in / kUnit;
+  typename K::Vec w[K::kUnitVecs];
+  const auto next = reinterpret_cast<uintptr_t>(row[0]) + static_cast<uintptr_t>(kOut * row_bytes(weight));
+  const auto next_scales = reinterpret_cast<uintptr_t>(scales[0]) + static_cast<uintptr_t>(kOut * units);
+  for (int64_t unit = 0; unit < units; ++unit) {
+    prefetch_next<kFormat, kOut>(next, next_scales, unit);
+    for (int i = 0; i < kOut; ++i) {
+      K::template unit<kFormat>(row[i], scales[i], unit, w);
+      add_unit<K, kRows, kOut>(w, x, unit, i, sums);
+    }
+  }
+  if constexpr (kFormat != WeightFormat::mxfp4) {
+    if (units * kUnit < weight.in) {
+      for (int i = 0; i < kOut; ++i) {
+        const TailUnit tail(weight, row[i]);
+        K::template unit<kFormat>(tail.bytes, nullptr, 0, w);
+        add_unit<K, kRows, kOut>(w, x, units, i, sums);
+      }
+    }
+  }
+  for (int r = 0; r < kRows; ++r) {
+    for (int i = 0; i < kOut; ++i) {
+      product.y[r][o + i - product.first] = round_if(product.rounds, K::fold(sums.lanes[r][i]));
+    }
+  }
+}
+
+template <class K, WeightFormat kFormat, int kRows, int kOut>
+void direct_range(const DenseProduct& product, int64_t begin, int64_t end) {
+  int64_t o = begin;
+  for (; o + kOut <= end; o += kOut) direct<K, kFormat, kRows, kOut>(product, o);
+  for (; o < end; ++o) direct<K, kFormat, kRows, 1>(product, o);
+}
+
+// Vector v of the sum of row r and output i of a panel.
+template <class K>
+HWY_INLINE float* sum_at(float* sums, int64_t r, int64_t i, int v) {
+  return sums + (r * kPanelOutputs + i) * kSumFloats<K> + v * (kSumFloats<K> / K::kSumVecs);
+}
+
+// Adds `vecs` vectors of columns of a panel to the sums of kRows rows and all outputs of the panel. sums: [kRows,
+// kPanelOutputs, kSumFloats].
+template <class K, int kRows>
+HWY_NOINLINE void panel_block(const typename K::Element* panel, int64_t outputs, const typename K::Element* const* rows,
+                              int64_t vecs, float* sums) {
+  constexpr int kOut = K::kBlockOutputs;
+  constexpr int64_t kStride = kPanelStride / static_cast<int64_t>(sizeof(typename K::Element));
+  const typename K::Element* x[kRows];
+  for (int r = 0; r < kRows; ++r) x[r] = rows[r];
+  for (int64_t first = 0; first < outputs; first += kOut) {
+    typename K::Sum sum[kRows][kOut][K::kSumVecs];
+    for (int r = 0; r < kRows; ++r) {
+      for (int i = 0; i < kOut; ++i) {
+        for (int v = 0; v < K::kSumVecs; ++v) sum[r][i][v] = K::load_sum(sum_at<K>(sums, r, first + i, v));
+      }
+    }
+    const typename K::Element* from = panel + first * kStride;
+    for (int64_t vec = 0; vec < vecs; vec += K::kSumVecs) {
+      for (int v = 0; v < K::kSumVecs; ++v) {
+        const int64_t column = (vec + v) * kVecElements<K>;
+        typename K::Vec w[kOut];
+        for (int i = 0; i < kOut; ++i) w[i] = K::load(from + i * kStride + column);
+        for (int r = 0; r < kRows; ++r) {
+          const typename K::Vec value = K::load(x[r] + column);
+          for (int i = 0; i < kOut; ++i) sum[r][i][v] = K::multiply_add(w[i], value, sum[r][i][v]);
+        }
+      }
+    }
+    for (int r = 0; r < kRows; ++r) {
+      for (int i = 0; i < kOut; ++i) {
+        for (int v = 0; v < K::kSumVecs; ++v) K::store_sum(sum[r][i][v], sum_at<K>(sums, r, first + i, v));
+      }
+    }
+  }
+}
+
+// Fewer than kBlockRows rows.
+template <class K, int kRows>
+void panel_rest(const typename K::Element* panel, int64_t outputs, const typename K::Element* const* x, int64_t rows,
+                int64_t vecs, float* sums) {
+  if (rows == kRows) return panel_block<K, kRows>(panel, outputs, x, vecs, sums);
+  if constexpr (kRows > 1) panel_rest<K, kRows - 1>(panel, outputs, x, rows, vecs, sums);
+}
+
+template <class K>
+void panel_rows(const typename K::Element* panel, int64_t outputs, const typename K::Element* const* x, int64_t rows,
+                int64_t vecs, float* sums) {
+  constexpr int64_t kRowSums = kPanelOutputs * kSumFloats<K>;
+  int64_t r = 0;
+  for (; r + K::kBlockRows <= rows; r += K::kBlockRows) {
+    panel_block<K, K::kBlockRows>(panel, outputs, x + r, vecs, sums + r * kRowSums);
+  }
+  if (r < rows) panel_rest<K, K::kBlockRows - 1>(panel, outputs, x + r, rows - r, vecs, sums + r * kRowSums);
+}
+
+// Decodes columns [column, column + count) of outputs [begin, end) into a panel.
+template <class K, WeightFormat kFormat>
+HWY_NOINLINE void decode_panel(const WeightView& weight, int64_t begin, int64_t end, int64_t column, int64_t count,
+                               std::byte* panel) {
+  typename K::Vec w[K::kUnitVecs];
+  for (int64_t o = begin; o < end; ++o) {
+    const std::byte* row = weight.data + o * row_bytes(weight);
+    const std::byte* scales = kFormat == WeightFormat::mxfp4 ? weight.scales + o * (weight.in / kUnit) : nullptr;
+    auto* to = reinterpret_cast<typename K::Element*>(panel + (o - begin) * kPanelStride);
+    const int64_t first = column / kUnit;
+    for (int64_t unit = 0; unit < (count + kUnit - 1) / kUnit; ++unit, to += kUnit) {
+      if (kFormat != WeightFormat::mxfp4 && (first + unit + 1) * kUnit > weight.in) {
+        const TailUnit tail(weight, row);
+        K::template unit<kFormat>(tail.bytes, nullptr, 0, w);
+      } else {
+        K::template unit<kFormat>(row, scales, first + unit, w);
+      }
+      for (int v = 0; v < K::kUnitVecs; ++v) K::store(w[v], to + v * kVecElements<K>);
+    }
+  }
+}
+
+// Rows [row, row + rows) and outputs [begin, end), at most kPanelRows and kPanelOutputs: each block of columns is decoded once
+// for all rows.
+template <class K, WeightFormat kFormat>
+void panel_tile(const DenseProduct& product, int64_t begin, int64_t end, int64_t row, int64_t rows) {
+  PanelScratch& scratch = panel_scratch();
+  static_assert(kSumFloats<K> <= kMaxSumFloats);
+  std::byte* panel = scratch.panel.data();
+  auto* sums = reinterpret_cast<float*>(scratch.sums.data());
+  const WeightView& weight = product.weight;
+  const int64_t outputs = end - begin;
+  std::fill_n(sums, rows * kPanelOutputs * kSumFloats<K>, 0.0F);
+  const typename K::Element* x[kPanelRows];
+  for (int64_t column = 0; column < weight.in; column += kPanelColumns<K>) {
+    const int64_t count = std::min(kPanelColumns<K>, weight.in - column);
+    decode_panel<K, kFormat>(weight, begin, end, column, count, panel);
+    for (int64_t r = 0; r < rows; ++r) x[r] = packed_row<K>(product, row + r) + column;
+    const int64_t vecs = (count + kUnit - 1) / kUnit * K::kUnitVecs;
+    panel_rows<K>(reinterpret_cast<const typename K::Element*>(panel), outputs, x, rows, vecs, sums);
+  }
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t i = 0; i < outputs; ++i) {
+      typename K::Sum sum[K::kSumVecs];
+      for (int v = 0; v < K::kSumVecs; ++v) sum[v] = K::load_sum(sum_at<K>(sums, r, i, v));
+      product.y[row + r][begin + i - product.first] = round_if(product.rounds, K::fold(sum));
+    }
+  }
+}
+
+template <class K, WeightFormat kFormat>
+void dense_of(const DenseProduct& product, int64_t begin, int64_t end) {
+  switch (product.rows) {
+    case 0: return;
+    case 1: return direct_range<K, kFormat, 1, 4>(product, begin, end);
+    case 2: return direct_range<K, kFormat, 2, 4>(product, begin, end);
+    case 3: return direct_range<K, kFormat, 3, 2>(product, begin, end);
+    case kDirectRows: return direct_range<K, kFormat, kDirectRows, 2>(product, begin, end);
+    default: break;
+  }
+  for (int64_t o = begin; o < end; o += kPanelOutputs) {
+    for (int64_t row = 0; row < product.rows; row += kPanelRows) {
+      panel_tile<K, kFormat>(product, o, std::min(o + kPanelOutputs, end), row, std::min(kPanelRows, product.rows - row));
+    }
+  }
+}
