@@ -85,6 +85,40 @@ TEST(GpuModel, CheckpointsAndForks) {
   EXPECT_LE(relative_error(run(*gpu), run(*cpu)), kLogits);
 }
 
+// A recorded step is replayed for steps of its shape only: two rows may be two sequences, or one with a checkpoint in between.
+TEST(GpuModel, RecordedStepsTellShapesApart) {
+  const auto cpu = open_executor(fixture("tiny-k3-8l"));
+  const auto gpu = open_executor(fixture("tiny-k3-8l"), {.backend = ops::Backend::cuda});
+  const std::vector<int32_t> ids = prompt_of("tiny-k3-8l");
+  const auto run = [&](Executor& executor) {
+    const SequenceId a = executor.create();
+    const SequenceId b = executor.create();
+    std::vector<float> logits;
+    const auto step_of = [&](std::vector<Rows> rows) {
+      Step step;
+      step.rows = std::move(rows);
+      for (const RowsResult& result : executor.run(std::move(step))) {
+        const std::span<const float> values = result.logits.as<float>();
+        logits.insert(logits.end(), values.begin(), values.end());
+      }
+    };
+    const auto rows_of = [&](SequenceId sequence, std::vector<int32_t> next, std::vector<int64_t> checkpoints) {
+      Rows rows;
+      rows.sequence = sequence;
+      rows.ids = std::move(next);
+      rows.logits = Rows::Logits::all;
+      rows.checkpoints = std::move(checkpoints);
+      return rows;
+    };
+    for (size_t i = 0; i + 1 < ids.size(); ++i) {
+      step_of({rows_of(a, {ids[i]}, {}), rows_of(b, {ids[i + 1]}, {})});
+      step_of({rows_of(a, {ids[i], ids[i + 1]}, {1})});
+    }
+    return logits;
+  };
+  EXPECT_LE(relative_error(run(*gpu), run(*cpu)), kLogits);
+}
+
 // The same draws as on the CPU, recorded steps included.
 TEST(GpuModel, SamplesTheSameIds) {
   const auto cpu = open_executor(k3_mini());

@@ -240,8 +240,8 @@ struct RecordedStep {
   MutableTensorView result;  // logits
 };
 
-// What recorded work depends on: rows, segments, rows of logits. Lengths of block tables may differ.
-using StepShape = std::array<int64_t, 3>;
+// What recorded work depends on: rows, row groups, segments, rows of logits. Lengths of block tables may differ.
+using StepShape = std::array<int64_t, 4>;
 
 class KimiStage final : public Stage {
  public:
@@ -493,7 +493,8 @@ StepResult KimiStage::compute_recorded(ops::Context& context, const Batch& batch
   }
   int64_t segments = 0;
   for (const RowGroup& group : batch.groups) segments += 1 + static_cast<int64_t>(group.checkpoints.size());
-  const auto [at, is_new] = recorded_.try_emplace({batch.rows(), segments, static_cast<int64_t>(batch.logits_rows.size())});
+  const auto [at, is_new] =
+      recorded_.try_emplace({batch.rows(), std::ssize(batch.groups), segments, std::ssize(batch.logits_rows)});
   if (is_new) return compute(context, batch, tables, std::move(residual));
   RecordedStep& step = at->second;
   if (step.graph == nullptr) {
