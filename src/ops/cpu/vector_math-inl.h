@@ -38,7 +38,7 @@ HWY_INLINE void for_elements(int64_t count, const Body& body) {
   for (; i < count; ++i) body(OneLane(), i);
 }
 
-// Highway's Exp is within one ulp for arguments up to 104; it gives NaN at infinity and 0 for NaN.
+// Highway's Exp is within one ulp for arguments up to 104, beyond which it promises nothing; it gives 0 for NaN.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V exp_of(D d, V x) {
   const V infinity = hn::Set(d, std::numeric_limits<float>::infinity());

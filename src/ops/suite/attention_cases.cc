@@ -157,7 +157,7 @@ std::vector<CaseSpec> mla_attention_cases(CaseSet set) {
   SpecList list("mla_attention");
   if (set == CaseSet::k3) {
     add_attention(list, kK3Shape, {{0, 1, 4095}});
-    add_attention(list, kK3Shape, {{0, 16, 1008}});
+    add_attention(list, kK3Shape, {{0, 16, 496}});
     return std::move(list).take();
   }
   for_shapes(set, [&](const MlaShape& shape, int64_t rows) { add_attention(list, shape, {{0, rows, 60}}); });

@@ -68,7 +68,7 @@ size_t CaseBuilder::ids(std::string name, const Shape& shape, const std::functio
 }
 
 // Magnitudes in [2^-5, 2^-3) with a random sign; MXFP4: E2M1 values times 2^-7 to 2^-4.
-StoredWeight CaseBuilder::weight(std::string name, WeightFormat format, int64_t out, int64_t in) {
+StoredWeight CaseBuilder::weight(const std::string& name, WeightFormat format, int64_t out, int64_t in) {
   static_assert(std::endian::native == std::endian::little);  // as the stored formats are
   StoredWeight weight{format, out, in, 0, 0};
   const int64_t bits = format == WeightFormat::f32 ? 32 : format == WeightFormat::bf16 ? 16 : 4;

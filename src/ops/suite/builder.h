@@ -49,7 +49,7 @@ class CaseBuilder {
   size_t activation(std::string name, const Shape& shape, double range = 1.0);
   size_t input(std::string name, Tensor values) { return add(std::move(name), Role::input, std::move(values)); }
   size_t ids(std::string name, const Shape& shape, const std::function<int32_t(size_t)>& value);
-  StoredWeight weight(std::string name, WeightFormat format, int64_t out, int64_t in);
+  StoredWeight weight(const std::string& name, WeightFormat format, int64_t out, int64_t in);
   // Read and written, values in [-1, 1].
   size_t state(std::string name, const Shape& shape, const Tolerance& tolerance);
   size_t output(std::string name, const Shape& shape, const Tolerance& tolerance, DType dtype = DType::f32);

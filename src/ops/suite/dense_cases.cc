@@ -126,18 +126,18 @@ std::vector<CaseSpec> linear_cases(CaseSet set) {
   SpecList list("linear");
   if (set == CaseSet::k3) {
     for (const int64_t rows : {1, 4, 64}) {
-      add_linear(list, WeightFormat::bf16, 12288, 7168, rows);  // q, k, v, gate of KDA
       add_linear(list, WeightFormat::mxfp4, 3072, 3584, rows);  // w1, w3 of an expert
       add_linear(list, WeightFormat::mxfp4, 3584, 3072, rows);  // w2
+      add_linear(list, WeightFormat::bf16, 1536, 7168, rows);   // q_a of MLA
     }
-    add_linear(list, WeightFormat::bf16, 7168, 12288, 1);        // o of KDA and MLA
-    add_linear(list, WeightFormat::bf16, 1536, 7168, 1);         // q_a of MLA
-    add_linear(list, WeightFormat::bf16, 18432, 1536, 1);        // q_b
-    add_linear(list, WeightFormat::bf16, 576, 7168, 1);          // latent and k_r
-    add_linear(list, WeightFormat::bf16, 6144, 7168, 1);         // shared experts
-    add_linear(list, WeightFormat::bf16, 96, 7168, 1);           // beta
-    add_linear(list, WeightFormat::bf16, 896, 7168, 1, true);    // router
-    add_linear(list, WeightFormat::bf16, 20480, 7168, 1, true);  // an eighth of the head
+    for (const int64_t rows : {1, 4}) add_linear(list, WeightFormat::bf16, 12288, 7168, rows);  // q, k, v, gate of KDA
+    add_linear(list, WeightFormat::bf16, 7168, 12288, 1);                                       // o of KDA and MLA
+    add_linear(list, WeightFormat::bf16, 18432, 1536, 1);                                       // q_b
+    add_linear(list, WeightFormat::bf16, 576, 7168, 1);                                         // latent and k_r
+    add_linear(list, WeightFormat::bf16, 6144, 7168, 1);                                        // shared experts
+    add_linear(list, WeightFormat::bf16, 96, 7168, 1);                                          // beta
+    add_linear(list, WeightFormat::bf16, 896, 7168, 1, true);                                   // router
+    add_linear(list, WeightFormat::bf16, 20480, 7168, 1, true);                                 // an eighth of the head
     return std::move(list).take();
   }
   constexpr std::array<int64_t, 7> kRows = {1, 2, 3, 4, 5, 17, 65};  // a whole cycle over the 11 outputs of every width
@@ -168,7 +168,7 @@ std::vector<CaseSpec> moe_cases(CaseSet set) {
   const Activation situ{Activation::Kind::situ, 4.0F, 25.0F};
   if (set == CaseSet::k3) {
     add_moe(list, {WeightFormat::mxfp4, 896, 16, 16, 3584, 3072}, situ, 1);
-    add_moe(list, {WeightFormat::mxfp4, 896, 24, 16, 3584, 3072}, situ, 12);  // 8 rows for each expert
+    add_moe(list, {WeightFormat::mxfp4, 896, 24, 16, 3584, 3072}, situ, 4);  // two or three rows for each expert
     return std::move(list).take();
   }
   const Activation silu{Activation::Kind::silu, 1.0F, std::nullopt};
