@@ -20,6 +20,7 @@ HWY_INLINE const typename K::Element* packed_row(const DenseProduct& product, in
 
 template <class K, int kRows, int kOut>
 struct Sums {
+  HWY_INLINE Sums() {}  // NOLINT(modernize-use-equals-default): a defaulted one is compiled for the baseline, not the target
   typename K::Sum lanes[kRows][kOut][K::kSumVecs];
 };
 
