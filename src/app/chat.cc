@@ -41,8 +41,8 @@ struct Flags {
 
 class Conversation {
  public:
-  Conversation(const Flags& flags, Model& model, PromptChoice prompt)
-      : flags_(flags), model_(model), prompt_(std::move(prompt)) {
+  Conversation(const Flags& flags, const Model& model, Engine& engine, PromptChoice prompt)
+      : flags_(flags), model_(model), engine_(engine), prompt_(std::move(prompt)) {
     begin();
   }
 
@@ -52,7 +52,7 @@ class Conversation {
     try {
       return act(line);
     } catch (const Error& error) {
-      if (error.kind() != ErrorKind::bad_input || !session_->usable()) throw;
+      if (error.kind() != ErrorKind::bad_input) throw;
       write_note(fmt::format("error: {}", error.what()));
       write_note("note: the conversation goes on without that message; /reset begins anew");
       refused_ = true;
@@ -81,7 +81,7 @@ class Conversation {
     const RequestChoice request = build_request(prompt_, true);
     sampling_ = flags_.sampling.choice.or_else(model_.defaults());
     static_cast<void>(sampling_.resolve());  // a value out of range is an error before the first message
-    session_ = std::make_unique<ChatSession>(model_, request.request);
+    session_ = std::make_unique<ChatSession>(model_, engine_, request.request);
     begin_round({});
   }
 
@@ -135,7 +135,6 @@ class Conversation {
     AnswerOptions options;
     options.turn.sampling = sampling_.resolve();
     options.turn.max_tokens = flags_.sampling.max_tokens;
-    options.prefill_chunk = flags_.model.prefill_chunk;
     options.cancelled = &interrupt_flag();
     options.on_prompt = [&](int64_t done, int64_t total) { printer.prompt_progress(done, total); };
     options.on_event = [&](const ChatEvent& event) { printer.print(event); };
@@ -144,11 +143,12 @@ class Conversation {
     for (const std::string& note : result.notes) write_note("note: " + note);
     write_note(summary_line(model_, result));
     begin_round(result.answer.tool_calls);
-    if (result.end == TurnEnd::cancelled) forget_interrupt();
+    if (result.end == RequestEnd::cancelled) forget_interrupt();
   }
 
   const Flags& flags_;
-  Model& model_;
+  const Model& model_;
+  Engine& engine_;
   PromptChoice prompt_;
   SamplingChoice sampling_;
   std::unique_ptr<ChatSession> session_;
@@ -164,7 +164,8 @@ ExitCode chat(const Flags& flags) {
   const PromptChoice prompt = flags.prompt.choice();
   watch_interrupts();
   const std::unique_ptr<Model> model = flags.model.load();
-  Conversation conversation(flags, *model, prompt);
+  Engine engine(model->executor(), flags.model.engine_options(*model));
+  Conversation conversation(flags, *model, engine, prompt);
   const bool interactive = input_is_terminal() && errors_are_terminal();
   for (;;) {
     if (interactive) write_error_stream("> ");

@@ -46,11 +46,12 @@ ExitCode tasks(const TasksFlags& flags) {
   StatusLine status;
   AnswerAllOptions options;
   options.turn.max_tokens = flags.max_tokens;
-  options.prefill_chunk = flags.model.prefill_chunk;
-  options.concurrent = flags.concurrent;
   options.cancelled = &interrupt_flag();
   options.on_progress = [&](int64_t done) { status.progress("prompts", done, static_cast<int64_t>(tasks.size())); };
-  const TasksReport report = run_tasks(*model, tasks, options);
+  EngineOptions engine_options = flags.model.engine_options(*model);
+  engine_options.max_running = flags.concurrent;
+  Engine engine(model->executor(), engine_options);
+  const TasksReport report = run_tasks(*model, engine, tasks, options);
   status.clear();
   write_report(report, flags.json);
   return report.interrupted ? kExitInterrupted : kExitSuccess;

@@ -6,6 +6,7 @@
 
 #include "app/command.h"
 #include "app/terminal.h"
+#include "engine/engine.h"
 #include "model/checkpoint.h"
 
 namespace weft {
@@ -65,6 +66,13 @@ ModelOptions ModelFlags::options() const {
   made.threads = threads;
   if (pp_layers_option != nullptr && pp_layers_option->count() > 0) made.pp_layers = pp_layers;
   made.pp_size = pp_size;
+  return made;
+}
+
+EngineOptions ModelFlags::engine_options(const Model& model) const {
+  EngineOptions made;
+  made.max_context = model.max_context();
+  made.prefill_chunk = prefill_chunk;
   return made;
 }
 

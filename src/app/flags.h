@@ -7,7 +7,6 @@
 #include <string>
 
 #include "app/command.h"
-#include "engine/chat_session.h"
 #include "engine/model.h"
 #include "engine/prompt_choice.h"
 
@@ -17,6 +16,8 @@ class Validator;
 }  // namespace CLI
 
 namespace weft {
+
+struct EngineOptions;
 
 // For options of any integer type: a decimal integer from `low` to `high`. (Reading alone would clamp.)
 [[nodiscard]] CLI::Validator whole_number(int64_t low, uint64_t high);
@@ -35,6 +36,7 @@ struct ModelFlags {
 
   void add(CLI::App& app, bool with_prefill_chunk = true);
   [[nodiscard]] ModelOptions options() const;
+  [[nodiscard]] EngineOptions engine_options(const Model& model) const;
   // Loads with the exit codes of loading; notes go to standard error.
   [[nodiscard]] std::unique_ptr<Model> load() const;
   [[nodiscard]] LoadedExecutor load_executor() const;  // without the text side

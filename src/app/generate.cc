@@ -55,20 +55,22 @@ ExitCode generate(const Flags& flags) {
   AnswerOptions options;
   options.turn.sampling = flags.sampling.choice.or_else(request.sampling).or_else(model->defaults()).resolve();
   options.turn.max_tokens = flags.sampling.max_tokens ? flags.sampling.max_tokens : request.max_tokens;
-  options.prefill_chunk = flags.model.prefill_chunk;
   options.cancelled = &interrupt_flag();
   options.on_prompt = [&](int64_t done, int64_t total) { printer.prompt_progress(done, total); };
   options.on_event = [&](const ChatEvent& event) {
     if (!flags.json) printer.print(event);
     if (flags.json && event.kind == ChatEvent::Kind::reasoning) printer.print(event);
   };
-  ChatSession session(*model, request.request);
+  EngineOptions engine_options = flags.model.engine_options(*model);
+  engine_options.keep_states = false;  // nothing follows
+  Engine engine(model->executor(), engine_options);
+  ChatSession session(*model, engine, request.request);
   const TurnResult result = session.answer(options);
   printer.finish(false);
   if (flags.json) write_json_output(result_json(*model, result, request.request.thinking));
   for (const std::string& note : result.notes) write_note("note: " + note);
   write_note(summary_line(*model, result));
-  return result.end == TurnEnd::cancelled ? kExitInterrupted : kExitSuccess;
+  return result.end == RequestEnd::cancelled ? kExitInterrupted : kExitSuccess;
 }
 
 }  // namespace

@@ -12,7 +12,7 @@ namespace {
 constexpr double kGiga = 1e9;
 
 std::string_view end_name(const TurnResult& result) {
-  return result.end == TurnEnd::cancelled ? "interrupted" : to_string(result.answer.finish_reason);
+  return result.end == RequestEnd::cancelled ? "interrupted" : to_string(result.answer.finish_reason);
 }
 
 // The shortest decimal that gives the same float: 0.8, not 0.800000011920929.
@@ -43,12 +43,13 @@ Json message_json(const ChatAnswer& answer, bool thinking) {
   return message;
 }
 
-Json usage_json(const TurnStatistics& statistics) {
+Json usage_json(const TurnResult& result) {
+  const RequestReport& statistics = result.statistics;
   return {{"prompt_tokens", statistics.prompt_tokens},
           {"completion_tokens", statistics.generated_tokens},
           {"total_tokens", statistics.prompt_tokens + statistics.generated_tokens},
           {"prompt_tokens_details", {{"cached_tokens", statistics.reused_tokens}}},
-          {"completion_tokens_details", {{"reasoning_tokens", statistics.reasoning_tokens}}}};
+          {"completion_tokens_details", {{"reasoning_tokens", result.counters.reasoning_tokens}}}};
 }
 
 std::string tool_call_line(const ToolCall& call) {
@@ -67,11 +68,11 @@ std::string tool_call_line(const ToolCall& call) {
 Json result_json(const Model& model, const TurnResult& result, bool thinking) {
   Json made = message_json(result.answer, thinking);
   made.erase("role");
-  made["finish_reason"] = result.end == TurnEnd::cancelled ? Json(nullptr) : Json(to_string(result.answer.finish_reason));
-  made["usage"] = usage_json(result.statistics);
+  made["finish_reason"] = result.end == RequestEnd::cancelled ? Json(nullptr) : Json(to_string(result.answer.finish_reason));
+  made["usage"] = usage_json(result);
   const ops::SamplingParams& sampling = result.sampling;
   Json& weft = made["weft"];
-  weft["interrupted"] = result.end == TurnEnd::cancelled;
+  weft["interrupted"] = result.end == RequestEnd::cancelled;
   weft["profile"] = to_string(model.profile());
   weft["threads"] = model.threads();
   for (const LayerRange& stage : model.stages()) {
@@ -86,7 +87,9 @@ Json result_json(const Model& model, const TurnResult& result, bool thinking) {
                       {"presence_penalty", shown(sampling.presence_penalty)},
                       {"seed", sampling.seed}};
   weft["tokens_reused"] = result.statistics.reused_tokens;
+  weft["tokens_reused_from"] = to_string(result.statistics.reused_from);
   weft["tokens_computed"] = result.statistics.computed_tokens;
+  weft["tokens_recomputed"] = result.statistics.recomputed_tokens;
   weft["held_tail_dropped_bytes"] = result.counters.dropped_tail_bytes;
   weft["stray_markers"] = result.counters.stray_markers;
   weft["recovered_answers"] = result.counters.recoveries;
@@ -104,7 +107,7 @@ Json result_json(const Model& model, const TurnResult& result, bool thinking) {
 }
 
 std::string summary_line(const Model& model, const TurnResult& result) {
-  const TurnStatistics& statistics = result.statistics;
+  const RequestReport& statistics = result.statistics;
   const int64_t read = statistics.reused_tokens + statistics.computed_tokens;
   const std::string cut = read < statistics.prompt_tokens ? fmt::format("{} of ", read) : "";
   const std::string reused =

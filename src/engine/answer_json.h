@@ -2,7 +2,7 @@
 #pragma once
 
 #include "base/json.h"
-#include "engine/chat_session.h"
+#include "engine/turn.h"
 
 namespace weft {
 
@@ -10,7 +10,7 @@ namespace weft {
 [[nodiscard]] Json message_json(const ChatAnswer& answer, bool thinking);
 
 // {"prompt_tokens", "completion_tokens", "total_tokens", "prompt_tokens_details", "completion_tokens_details"}
-[[nodiscard]] Json usage_json(const TurnStatistics& statistics);
+[[nodiscard]] Json usage_json(const TurnResult& result);
 
 // One tool call on one line, {"name": ..., "arguments": ...}: the arguments as the model wrote them, as a string when they are
 // no JSON.

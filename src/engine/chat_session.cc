@@ -1,7 +1,7 @@
 #include "engine/chat_session.h"
 
 #include <algorithm>
-#include <deque>
+#include <memory>
 
 #include "base/error.h"
 
@@ -12,8 +12,8 @@ constexpr std::string_view kPlace = "chat";
 
 }  // namespace
 
-ChatSession::ChatSession(Model& model, ChatRequest request)
-    : model_(model), request_(std::move(request)), sequence_(model.executor()) {}
+ChatSession::ChatSession(const Model& model, Engine& engine, ChatRequest request)
+    : model_(model), engine_(engine), request_(std::move(request)) {}
 
 void ChatSession::add(ChatMessage message) {
   message.index = static_cast<int64_t>(request_.messages.size());
@@ -36,8 +36,8 @@ void ChatSession::take_back(size_t count) {
 
 std::vector<TokenId> ChatSession::new_ids(const ChatPrompt& prompt) const {
   if (answered_ == 0) return prompt.ids;
-  // Everything up to the last answer is in the state already, whatever ids the model chose to write it with. What is rendered
-  // behind it does not depend on those.
+  // The ids up to the last answer stay, whatever ids the model chose to write it with. What is rendered behind it does not
+  // depend on those.
   ChatRequest past = request_;
   past.messages.resize(answered_);
   past.tool_choice = {};
@@ -52,83 +52,43 @@ std::vector<TokenId> ChatSession::new_ids(const ChatPrompt& prompt) const {
 }
 
 TurnResult ChatSession::answer(const AnswerOptions& options) {
-  if (failed_) fail(ErrorKind::unavailable, kPlace, "an earlier step of this conversation failed; start a new one");
-  if (options.prefill_chunk < 1) {
-    fail(ErrorKind::bad_input, "prefill chunk", "wanted at least 1 token, found {}", options.prefill_chunk);
-  }
   const ChatPrompt prompt = model_.format().render(request_);
   std::vector<TokenId> ids = ids_;
   const std::vector<TokenId> fresh = new_ids(prompt);
   ids.insert(ids.end(), fresh.begin(), fresh.end());
-  TurnOptions turn_options = options.turn;
+
   std::vector<std::string> notes = prompt.notes;
   const std::optional<grammar::AnswerRules> rules = grammar::AnswerRules::of(request_, model_.vocabulary(), notes);
+  TurnOptions turn_options = options.turn;
   if (rules) turn_options.rules = &*rules;
-  Turn turn(model_, sequence_.id(), consumed(), ids, prompt, turn_options);
-
-  AnswerBuilder builder;
-  const TokenCount before = consumed();
-  if (const std::optional<Failure> failure = guard([&] { drive(turn, options, builder); })) {
-    failed_ = consumed() != before;
+  const auto turn = std::make_shared<Turn>(model_, prompt, turn_options);
+  const RequestId id = engine_.submit(turn->request(ids), turn);
+  const std::optional<Failure> failure = guard([&] { drive(id, *turn, options); });
+  if (failure) {
+    engine_.cancel(id);
     failure->raise();
   }
-  ids_ = std::move(ids);
-
-  TurnResult result;
-  result.answer = builder.answer();
-  result.end = turn.end();
-  result.statistics = turn.statistics();
-  result.counters = turn.counters();
-  result.sampling = options.turn.sampling;
-  result.ids.assign(turn.generated().begin(), turn.generated().end());
+  TurnResult result = turn->result();
   result.notes = std::move(notes);
-
-  const std::vector<TokenId> rest = turn.unconsumed();
-  ids_.insert(ids_.end(), result.ids.begin(), result.ids.end());
-  ids_.resize(static_cast<size_t>(consumed().value));
-  ids_.insert(ids_.end(), rest.begin(), rest.end());
+  const std::vector<TokenId> answered = turn->whole_turn();
+  ids_ = std::move(ids);
+  ids_.insert(ids_.end(), answered.begin(), answered.end());
   keep(result);
   return result;
 }
 
-void ChatSession::drive(Turn& turn, const AnswerOptions& options, AnswerBuilder& builder) {
-  Executor& executor = model_.executor();
-  // A further step keeps the stages busy; on one stage it would only delay Ctrl-C.
-  const size_t stages = model_.stages().size();
-  const size_t max_open = stages > 1 ? stages + 1 : 1;
-  std::deque<int64_t> open;  // prompt tokens submitted up to each open step
-  std::optional<Failure> failure;
-  const auto stopping = [&] { return failure || (options.cancelled != nullptr && options.cancelled->load()); };
-  for (;;) {
-    while (open.size() < max_open && !stopping()) {
-      std::optional<Rows> rows = turn.next_rows(options.prefill_chunk);
-      if (!rows) break;
-      Step step;
-      step.rows.push_back(std::move(*rows));
-      executor.submit(std::move(step));
-      open.push_back(turn.prompt_tokens_submitted());
+void ChatSession::drive(RequestId id, Turn& turn, const AnswerOptions& options) {
+  while (!turn.over()) {
+    if (options.cancelled != nullptr && options.cancelled->load()) {
+      engine_.cancel(id);
+    } else {
+      engine_.step();
     }
-    if (open.empty()) break;
-    const Completion completion = executor.next();
-    const int64_t done = open.front();
-    open.pop_front();
-    if (completion.failure && !failure) failure = completion.failure;
-    if (failure) continue;
-    turn.accept(completion.results.front());
-    failure = guard([&] {
-      if (options.on_prompt && turn.generated().empty()) options.on_prompt(done, turn.prompt_tokens_to_submit());
-      for (const ChatEvent& event : turn.take_events()) {
-        builder.add(event);
-        if (options.on_event) options.on_event(event);
-      }
-    });
-  }
-  if (failure) failure->raise();
-  if (turn.over()) return;
-  turn.cancel();
-  for (const ChatEvent& event : turn.take_events()) {
-    builder.add(event);
-    if (options.on_event) options.on_event(event);
+    const std::optional<Turn::PromptProgress> progress = turn.take_prompt_progress();
+    if (options.on_prompt && progress) options.on_prompt(progress->done, progress->total);
+    for (const ChatEvent& event : turn.take_events()) {
+      if (options.on_event) options.on_event(event);
+    }
   }
 }
 

@@ -1,10 +1,10 @@
-// A conversation on one sequence. Nothing that the sequence has consumed is ever computed again: a further answer feeds what
-// closes the last one, the new messages and the generation prompt.
+// A conversation. Its ids only ever grow, and the engine keeps the state at the end of each answer, so a further answer
+// computes what closes the last one, the new messages and the generation prompt (as long as the store has room for that state).
 //
-//     ChatSession session(model, parse_chat_request(json));
-//     TurnResult first = session.answer(options, print);
+//     ChatSession session(model, engine, parse_chat_request(json));
+//     TurnResult first = session.answer(options);
 //     session.add(message);                            // a user message, or results of the tools called
-//     TurnResult second = session.answer(options, print);
+//     TurnResult second = session.answer(options);
 //
 // For well-formed answers the ids fed are those of the whole history rendered anew (prompt_and_api.md 3.11). tool_choice and
 // response_format of the request write a message behind each round of new messages.
@@ -12,37 +12,24 @@
 
 #include <atomic>
 #include <functional>
-#include <optional>
 #include <string>
 #include <vector>
 
-#include "engine/model.h"
-#include "engine/owned_sequence.h"
+#include "engine/engine.h"
 #include "engine/turn.h"
 
 namespace weft {
 
 struct AnswerOptions {
   TurnOptions turn;
-  int64_t prefill_chunk = 512;                                 // rows of one step, >= 1
   const std::atomic<bool>* cancelled = nullptr;                // looked at between steps
   std::function<void(const ChatEvent&)> on_event;              // may be empty; what it throws ends the answer
-  std::function<void(int64_t done, int64_t total)> on_prompt;  // prompt tokens computed; may be empty
-};
-
-struct TurnResult {
-  ChatAnswer answer;
-  TurnEnd end = TurnEnd::stop;
-  TurnStatistics statistics;
-  ParserCounters counters;
-  ops::SamplingParams sampling;
-  std::vector<TokenId> ids;        // generated
-  std::vector<std::string> notes;  // what was not done exactly as asked
+  std::function<void(int64_t done, int64_t total)> on_prompt;  // prompt tokens in the state; may be empty
 };
 
 class ChatSession {
  public:
-  ChatSession(Model& model, ChatRequest request);
+  ChatSession(const Model& model, Engine& engine, ChatRequest request);
 
   // A message for the next answer. Its place in the conversation is set here.
   void add(ChatMessage message);
@@ -52,29 +39,24 @@ class ChatSession {
   void take_back(size_t count);
 
   // The model's answer to what was added. It becomes part of the history, a cut one too. What cannot be read or has no room
-  // throws bad_input before anything is computed; once it is taken back, the session goes on. Throws what steps throw; the
-  // session is not usable then.
+  // throws bad_input before anything is computed. When it throws, the conversation is as it was before.
   TurnResult answer(const AnswerOptions& options);
 
-  [[nodiscard]] bool usable() const { return !failed_; }
-
   [[nodiscard]] const std::vector<ChatMessage>& messages() const { return request_.messages; }
-  // All ids of the conversation in order: consumed by the sequence, then those that wait for the next answer.
+  // All ids of the conversation in order.
   [[nodiscard]] const std::vector<TokenId>& ids() const { return ids_; }
-  [[nodiscard]] TokenCount consumed() const { return model_.executor().consumed(sequence_.id()); }
 
  private:
   // The ids between what the conversation has so far and the next answer.
   [[nodiscard]] std::vector<TokenId> new_ids(const ChatPrompt& prompt) const;
-  void drive(Turn& turn, const AnswerOptions& options, AnswerBuilder& builder);
+  void drive(RequestId id, Turn& turn, const AnswerOptions& options);
   void keep(const TurnResult& result);
 
-  Model& model_;
+  const Model& model_;
+  Engine& engine_;
   ChatRequest request_;
-  size_t answered_ = 0;  // messages that the state (with what waits) holds
-  OwnedSequence sequence_;
+  size_t answered_ = 0;  // messages that ids_ holds
   std::vector<TokenId> ids_;
-  bool failed_ = false;
 };
 
 }  // namespace weft

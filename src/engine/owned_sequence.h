@@ -1,16 +1,26 @@
 #pragma once
 
+#include <utility>
+
 #include "base/guard.h"
 #include "pipeline/executor.h"
 
 namespace weft {
 
-// A new, empty sequence of an executor, released at the end of its owner.
+// A sequence of an executor, released at the end of its owner. The executor outlives it.
 class OwnedSequence {
  public:
-  explicit OwnedSequence(Executor& executor) : executor_(executor), id_(executor.create()) {}
-  ~OwnedSequence() {
-    static_cast<void>(guard([&] { executor_.release(id_); }));
+  explicit OwnedSequence(Executor& executor) : OwnedSequence(executor, executor.create()) {}  // new, empty
+  OwnedSequence(Executor& executor, SequenceId id) : executor_(&executor), id_(id) {}         // takes it over
+  ~OwnedSequence() { release(); }
+  OwnedSequence(OwnedSequence&& other) noexcept : executor_(std::exchange(other.executor_, nullptr)), id_(other.id_) {}
+  OwnedSequence& operator=(OwnedSequence&& other) noexcept {
+    if (this != &other) {
+      release();
+      executor_ = std::exchange(other.executor_, nullptr);
+      id_ = other.id_;
+    }
+    return *this;
   }
   OwnedSequence(const OwnedSequence&) = delete;
   OwnedSequence& operator=(const OwnedSequence&) = delete;
@@ -18,7 +28,11 @@ class OwnedSequence {
   [[nodiscard]] SequenceId id() const { return id_; }
 
  private:
-  Executor& executor_;
+  void release() noexcept {
+    if (executor_ != nullptr) static_cast<void>(guard([&] { executor_->release(id_); }));
+  }
+
+  Executor* executor_;  // nullptr: moved from
   SequenceId id_;
 };
 

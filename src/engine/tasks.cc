@@ -13,6 +13,8 @@ namespace {
 
 using Kind = JsonValue::Kind;
 
+constexpr int64_t kLogitsChunk = 512;  // rows of one step
+
 const JsonValue& member(const JsonValue& object, std::string_view key, Kind kind, std::string_view place) {
   const JsonValue* value = object.find(key);
   if (value == nullptr || !value->is(kind)) {
@@ -109,14 +111,14 @@ bool defines_function(std::string_view content, const std::string& name) {
 }
 
 Divergence divergence_of(Model& model, const std::vector<TokenId>& prompt, const std::vector<TokenId>& found,
-                         const std::vector<TokenId>& wanted, size_t index, int64_t chunk) {
+                         const std::vector<TokenId>& wanted, size_t index) {
   Divergence made;
   made.index = static_cast<int64_t>(index);
   if (index < found.size()) made.found = found[index];
   if (index < wanted.size()) made.wanted = wanted[index];
   std::vector<TokenId> ids = prompt;
   ids.insert(ids.end(), wanted.begin(), wanted.begin() + static_cast<int64_t>(index));
-  const std::vector<float> logits = next_logits(model.executor(), ids, chunk);
+  const std::vector<float> logits = next_logits(model.executor(), ids, kLogitsChunk);
   const auto best = std::ranges::max_element(logits);
   float second = -std::numeric_limits<float>::infinity();
   for (auto at = logits.begin(); at != logits.end(); ++at) {
@@ -176,12 +178,12 @@ std::vector<std::string> misses(const ChatAnswer& answer, const Json& expect) {
   return missed;
 }
 
-TasksReport run_tasks(Model& model, const std::vector<Task>& tasks, AnswerAllOptions options) {
+TasksReport run_tasks(Model& model, Engine& engine, const std::vector<Task>& tasks, AnswerAllOptions options) {
   options.turn.sampling = {};
   options.turn.sampling.temperature = 0.0F;
   std::vector<ChatPrompt> prompts;
   for (const Task& task : tasks) prompts.push_back(model.format().render(task.request));
-  std::vector<TurnResult> turns = answer_all(model, prompts, options);
+  std::vector<TurnResult> turns = answer_all(model, engine, prompts, options);
 
   TasksReport report;
   for (size_t i = 0; i < tasks.size(); ++i) {
@@ -190,22 +192,21 @@ TasksReport run_tasks(Model& model, const std::vector<Task>& tasks, AnswerAllOpt
     result.kind = tasks[i].kind;
     result.turn = std::move(turns[i]);
     result.missed = misses(result.turn.answer, tasks[i].expect);
-    if (result.turn.end == TurnEnd::cancelled) {
+    if (result.turn.end == RequestEnd::cancelled) {
       report.interrupted = true;
       result.missed.emplace_back("an end of the answer: it was interrupted");
     }
     result.passed = result.missed.empty();
     result.reference_good = tasks[i].reference_good;
     if (tasks[i].ids) result.prompt_equal = *tasks[i].ids == prompts[i].ids;
-    if (!tasks[i].reference_ids || result.turn.end == TurnEnd::cancelled) continue;
+    if (!tasks[i].reference_ids || result.turn.end == RequestEnd::cancelled) continue;
     std::vector<TokenId> wanted = *tasks[i].reference_ids;
     const std::vector<TokenId>& found = result.turn.ids;
     const bool only_end_token = wanted.size() == found.size() + 1 && model.format().tokenizer().is_stop(wanted.back());
-    if (only_end_token && result.turn.end == TurnEnd::stop) wanted.pop_back();
+    if (only_end_token && result.turn.end == RequestEnd::stop) wanted.pop_back();
     const auto [ours, theirs] = std::ranges::mismatch(found, wanted);
     if (ours == found.end() && theirs == wanted.end()) continue;
-    result.differs =
-        divergence_of(model, prompts[i].ids, found, wanted, static_cast<size_t>(ours - found.begin()), options.prefill_chunk);
+    result.differs = divergence_of(model, prompts[i].ids, found, wanted, static_cast<size_t>(ours - found.begin()));
   }
   return report;
 }
@@ -228,7 +229,7 @@ Json TasksReport::to_json() const {
     entry["missed"] = result.missed;
     entry["message"] = message_json(result.turn.answer, true);
     entry["finish_reason"] = to_string(result.turn.answer.finish_reason);
-    entry["usage"] = usage_json(result.turn.statistics);
+    entry["usage"] = usage_json(result.turn);
     if (result.prompt_equal) entry["prompt_ids_equal"] = *result.prompt_equal;
     if (result.reference_good) entry["reference_passed"] = *result.reference_good;
     if (!result.differs) continue;

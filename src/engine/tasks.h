@@ -69,6 +69,6 @@ struct TasksReport {
 };
 
 // An end token that the reference generated behind the closed message, where generation stops here (3.9), is no difference.
-[[nodiscard]] TasksReport run_tasks(Model& model, const std::vector<Task>& tasks, AnswerAllOptions options);
+[[nodiscard]] TasksReport run_tasks(Model& model, Engine& engine, const std::vector<Task>& tasks, AnswerAllOptions options);
 
 }  // namespace weft

@@ -99,11 +99,14 @@ RowGroup SequenceState::extend(int64_t first_row, int64_t rows, std::span<const 
     } else {
       step.slot_out = *slot_;
     }
+    int64_t last = 0;
     for (const int64_t offset : checkpoint_offsets) {
-      if (offset <= (step.checkpoints.empty() ? 0 : step.checkpoints.back().offset) || offset >= rows) {
-        fail(ErrorKind::internal, kPlace, "wanted ascending checkpoint offsets inside (0, {}), found {}", rows, offset);
+      if (offset <= last || offset > rows) {
+        fail(ErrorKind::internal, kPlace, "wanted ascending checkpoint offsets in (0, {}], found {}", rows, offset);
       }
-      step.checkpoints.push_back({offset, pool_->take_slot()});
+      last = offset;
+      step.keep_end = offset == rows;
+      if (!step.keep_end) step.checkpoints.push_back({offset, pool_->take_slot()});
     }
     // The last page is written to when it is not full; a shared one is copied first.
     if (consumed_.value % ops::kPageTokens != 0 && !step.pages.empty() && pool_->shared(step.pages.back())) {
@@ -139,7 +142,7 @@ std::vector<SequenceState> SequenceState::commit() {
   pages_ = std::move(step.pages);
 
   std::vector<SequenceState> checkpoints;
-  checkpoints.reserve(step.checkpoints.size());
+  checkpoints.reserve(step.checkpoints.size() + 1);
   for (const CheckpointSlot& checkpoint : step.checkpoints) {
     SequenceState& state = checkpoints.emplace_back(*pool_);
     state.consumed_ = consumed_ + TokenCount(checkpoint.offset);
@@ -151,6 +154,7 @@ std::vector<SequenceState> SequenceState::commit() {
     }
   }
   consumed_ += TokenCount(step.rows);
+  if (step.keep_end) checkpoints.push_back(fork());
   return checkpoints;
 }
 

@@ -41,8 +41,9 @@ class SequenceState {
   // Another handle at the same token count. Copies nothing: the first of the two to go on writes to memory of its own.
   [[nodiscard]] SequenceState fork() const;
 
-  // Reserves what `rows` further tokens need and describes them for a batch. Checkpoint offsets are ascending, in (0, rows).
-  // Throws `unavailable` when the pool is full; the state is then unchanged.
+  // Reserves what `rows` further tokens need and describes them for a batch. Checkpoint offsets are ascending, in (0, rows];
+  // the one behind the last row is a fork and not part of the batch. Throws `unavailable` when the pool is full; the state is
+  // then unchanged.
   [[nodiscard]] RowGroup extend(int64_t first_row, int64_t rows, std::span<const int64_t> checkpoint_offsets = {});
   // The step of the last extend() is done: its rows are consumed. Returns the state at each checkpoint offset.
   std::vector<SequenceState> commit();
@@ -66,6 +67,7 @@ class SequenceState {
     std::vector<PageId> new_pages;  // references taken for the step
     std::vector<PageId> replaced;   // shared pages that a copy stands in for
     std::vector<CheckpointSlot> checkpoints;
+    bool keep_end = false;  // a checkpoint behind the last row
   };
 
   void check_usable() const;

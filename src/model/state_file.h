@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "base/units.h"
 #include "model/sequence_state.h"
@@ -16,10 +17,17 @@ namespace weft {
 struct StateFileHeader {
   std::string fingerprint;  // of model, profile and state dtypes
   TokenCount consumed;
-  int64_t layer_count = 0;  // L of the whole model
+  int64_t layer_count = 0;        // L of the whole model
+  std::vector<int32_t> ids = {};  // the consumed tokens, all of them, or empty when they were not kept
+
+  // Throws bad_input naming `path` and both values when the file is of another model (fingerprint or layer count).
+  void require(const std::string& model_fingerprint, int64_t model_layers, const std::filesystem::path& path) const;
 };
 
-// Writes atomically. `tensors` holds the layers of all stages.
+// The header of a state file; reads nothing else of it. Errors: as StateFile.
+[[nodiscard]] StateFileHeader read_state_header(const std::filesystem::path& path);
+
+// Writes atomically: `ids` as an I32 tensor of that name, and `tensors`, which hold the layers of all stages.
 void write_state_file(const std::filesystem::path& path, const StateFileHeader& header, const SequenceState::Tensors& tensors);
 
 // A state file read into memory.
@@ -31,8 +39,7 @@ class StateFile {
   [[nodiscard]] const StateFileHeader& header() const { return header_; }
   [[nodiscard]] const std::map<std::string, TensorView>& tensors() const { return views_; }
 
-  // Throws bad_input naming both values when the file is of another model (fingerprint or layer count).
-  void require(const std::string& fingerprint, int64_t layer_count) const;
+  void require(const std::string& fingerprint, int64_t layer_count) const { header_.require(fingerprint, layer_count, path_); }
 
  private:
   std::filesystem::path path_;

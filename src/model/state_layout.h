@@ -48,6 +48,8 @@ class StateLayout {
 
   [[nodiscard]] int64_t slot_floats() const { return slot_floats_; }
   [[nodiscard]] int64_t page_floats() const { return page_floats_; }
+  [[nodiscard]] ByteCount slot_bytes() const { return ByteCount(slot_floats_ * static_cast<int64_t>(sizeof(float))); }
+  [[nodiscard]] ByteCount page_bytes() const { return ByteCount(page_floats_ * static_cast<int64_t>(sizeof(float))); }
   // Bytes of one sequence that has consumed `tokens` (whole pages).
   [[nodiscard]] ByteCount bytes(TokenCount tokens) const;
 

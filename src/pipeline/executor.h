@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <future>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -21,11 +22,11 @@
 #include "base/units.h"
 #include "model/trace.h"
 #include "ops/sample.h"
+#include "pipeline/state_ledger.h"
 #include "tensor/tensor.h"
 
 namespace weft {
 
-using SequenceId = Strong<struct SequenceIdTag>;
 using Ticket = Strong<struct TicketTag>;
 
 // How the token after the last row is drawn.
@@ -45,7 +46,7 @@ struct Rows {
   std::vector<int32_t> ids;                                               // at least one
   enum class Logits : uint8_t { none, last, all } logits = Logits::none;  // which rows' logits come back
   std::optional<SampleRequest> sample;                                    // draw the token after the last row
-  std::vector<int64_t> checkpoints;  // offsets in (0, ids.size()), ascending: keep the state there as a sequence of its own
+  std::vector<int64_t> checkpoints;  // offsets in (0, ids.size()], ascending: keep the state there as a sequence of its own
 };
 
 struct Step {
@@ -57,6 +58,17 @@ struct RowsResult {
   Tensor logits;  // [0, 1 or all rows, V] float32
   std::optional<ops::Sampled> sampled;
   std::vector<SequenceId> checkpoints;  // as asked for
+};
+
+// What sequence states cost, over all stages.
+struct StateMemory {
+  StateUse limits;  // most that a stage holds at once
+  ByteCount slot_bytes;
+  ByteCount page_bytes;
+
+  [[nodiscard]] ByteCount bytes(StateUse use) const {
+    return ByteCount(use.slots * slot_bytes.value + use.pages * page_bytes.value);
+  }
 };
 
 struct Completion {
@@ -71,10 +83,16 @@ class Executor {
 
   [[nodiscard]] virtual int64_t layer_count() const = 0;
   [[nodiscard]] virtual int64_t vocab_size() const = 0;
+  [[nodiscard]] virtual int64_t stage_count() const = 0;
+  // Of model, profile and state dtypes (model/fingerprint.h).
+  [[nodiscard]] virtual const std::string& fingerprint() const = 0;
   // Weight bytes that one decoded token of one sequence reads, over all stages.
   [[nodiscard]] virtual ByteCount bytes_per_token() const = 0;
   // Memory of sequence states and workspaces so far, over all stages.
   [[nodiscard]] virtual ByteCount state_bytes() = 0;
+  [[nodiscard]] virtual StateMemory state_memory() const = 0;
+  // What all sequences hold once everything that was submitted is done.
+  [[nodiscard]] virtual const StateLedger& states() const = 0;
 
   [[nodiscard]] virtual SequenceId create() = 0;                   // empty
   [[nodiscard]] virtual SequenceId fork(SequenceId sequence) = 0;  // at the same token count; copies nothing
@@ -87,8 +105,9 @@ class Executor {
   virtual Ticket submit(Step step) = 0;
   [[nodiscard]] virtual Completion next() = 0;
 
-  // Waits for the sequence's steps. The file loads under any stage split of the same model and profile.
-  virtual void save(SequenceId sequence, const std::filesystem::path& path) = 0;
+  // Waits for the sequence's steps. The file loads under any stage split of the same model and profile. `ids`: the tokens that
+  // the sequence has consumed, kept beside its state, or empty.
+  virtual void save(SequenceId sequence, const std::filesystem::path& path, std::span<const int32_t> ids) = 0;
   [[nodiscard]] virtual SequenceId load(const std::filesystem::path& path) = 0;
 
   // One step, waited for; its failure is thrown. No other step may be open.

@@ -239,6 +239,18 @@ LocalExecutor::LocalExecutor(std::vector<std::unique_ptr<Stage>> stages, const L
     fail(ErrorKind::bad_input, kPlace, "wanted stages up to layer {}, found an end at layer {}", stages.back()->layer_count(),
          expected);
   }
+  memory_.limits = {INT64_MAX, INT64_MAX};
+  bool pages = false;
+  for (const auto& stage : stages) {
+    const StatePool& pool = stage->states();
+    memory_.limits.slots = std::min(memory_.limits.slots, pool.limits().slots);
+    memory_.slot_bytes += pool.layout().slot_bytes();
+    if (pool.layout().page_floats() == 0) continue;
+    pages = true;
+    memory_.limits.pages = std::min(memory_.limits.pages, pool.limits().pages);
+    memory_.page_bytes += pool.layout().page_bytes();
+  }
+  states_.emplace(pages);
   for (size_t i = 0; i < stages.size(); ++i)
     workers_.push_back(std::make_unique<StageWorker>(std::move(stages[i]), options, i));
 }
@@ -246,6 +258,10 @@ LocalExecutor::LocalExecutor(std::vector<std::unique_ptr<Stage>> stages, const L
 LocalExecutor::~LocalExecutor() = default;
 
 int64_t LocalExecutor::layer_count() const { return workers_.front()->stage().layer_count(); }
+
+int64_t LocalExecutor::stage_count() const { return static_cast<int64_t>(workers_.size()); }
+
+const std::string& LocalExecutor::fingerprint() const { return workers_.front()->stage().states().fingerprint(); }
 int64_t LocalExecutor::vocab_size() const { return workers_.front()->stage().vocab_size(); }
 
 ByteCount LocalExecutor::bytes_per_token() const {
@@ -260,44 +276,37 @@ ByteCount LocalExecutor::state_bytes() {
   return sum;
 }
 
-TokenCount& LocalExecutor::known(SequenceId sequence) {
-  const auto at = sequences_.find(sequence);
-  if (at == sequences_.end()) fail(ErrorKind::bad_input, kPlace, "wanted a live sequence, found id {}", sequence);
-  return at->second;
-}
-
 SequenceId LocalExecutor::create() {
   const SequenceId id(next_sequence_++);
   for (const auto& worker : workers_) {
     worker->post([worker = worker.get(), id] { worker->states().emplace(id, worker->stage().states()); });
   }
-  sequences_.emplace(id, TokenCount(0));
+  states_->create(id);
   return id;
 }
 
 SequenceId LocalExecutor::fork(SequenceId sequence) {
-  const TokenCount count = known(sequence);
+  (void)states_->consumed(sequence);
   const SequenceId id(next_sequence_++);
   on_every_stage([&](StageWorker& worker) { worker.states().emplace(id, worker.state(sequence).fork()); });
-  sequences_.emplace(id, count);
+  states_->fork(sequence, id);
   return id;
 }
 
 void LocalExecutor::release(SequenceId sequence) {
-  (void)known(sequence);
+  states_->release(sequence);
   for (const auto& worker : workers_) {
     worker->post([worker = worker.get(), sequence] { worker->forget(sequence); });
   }
-  sequences_.erase(sequence);
 }
 
-TokenCount LocalExecutor::consumed(SequenceId sequence) const { return const_cast<LocalExecutor*>(this)->known(sequence); }
+TokenCount LocalExecutor::consumed(SequenceId sequence) const { return states_->consumed(sequence); }
 
 Ticket LocalExecutor::submit(Step step) {
   if (step.rows.empty()) fail(ErrorKind::bad_input, kPlace, "wanted rows of at least one sequence, found none");
   std::set<SequenceId> seen;
   for (const Rows& rows : step.rows) {
-    (void)known(rows.sequence);
+    (void)states_->consumed(rows.sequence);
     if (rows.ids.empty())
       fail(ErrorKind::bad_input, kPlace, "sequence {}: wanted at least one token, found none", rows.sequence);
     if (!seen.insert(rows.sequence).second) {
@@ -309,13 +318,9 @@ Ticket LocalExecutor::submit(Step step) {
   open->ticket = Ticket(next_ticket_++);
   open->step = std::move(step);
   for (const Rows& rows : open->step.rows) {
-    const TokenCount before = known(rows.sequence);
     std::vector<SequenceId>& ids = open->checkpoint_ids.emplace_back();
-    for (const int64_t offset : rows.checkpoints) {
-      ids.emplace_back(next_sequence_++);
-      sequences_.emplace(ids.back(), before + TokenCount(offset));
-    }
-    known(rows.sequence) = before + TokenCount(static_cast<int64_t>(rows.ids.size()));
+    for (size_t i = 0; i < rows.checkpoints.size(); ++i) ids.emplace_back(next_sequence_++);
+    states_->extend(rows.sequence, static_cast<int64_t>(rows.ids.size()), rows.checkpoints, ids);
   }
   open->handovers.resize(workers_.size());
   for (std::promise<Handover>& handover : open->handovers) open->arrivals.push_back(handover.get_future());
@@ -331,6 +336,11 @@ Ticket LocalExecutor::submit(Step step) {
 Completion LocalExecutor::next() {
   if (open_.empty()) fail(ErrorKind::internal, kPlace, "wanted an open step, found none");
   Completion completion = open_.front()->completed.get();
+  if (completion.failure) {
+    // Some stages may have made them.
+    for (const std::vector<SequenceId>& ids : open_.front()->checkpoint_ids)
+      std::ranges::for_each(ids, [&](SequenceId id) { release(id); });
+  }
   open_.pop_front();
   return completion;
 }
@@ -350,18 +360,16 @@ void LocalExecutor::on_every_stage(const std::function<void(StageWorker&)>& task
   if (first) first->raise();
 }
 
-void LocalExecutor::save(SequenceId sequence, const std::filesystem::path& path) {
-  const TokenCount count = known(sequence);
+void LocalExecutor::save(SequenceId sequence, const std::filesystem::path& path, std::span<const int32_t> ids) {
+  const TokenCount count = consumed(sequence);
   std::mutex mutex;
   SequenceState::Tensors all;
-  std::string fingerprint;
   on_every_stage([&](StageWorker& worker) {
     SequenceState::Tensors part = worker.state(sequence).export_tensors();
     const std::lock_guard lock(mutex);
-    fingerprint = worker.stage().states().fingerprint();
     all.merge(part);
   });
-  write_state_file(path, {fingerprint, count, layer_count()}, all);
+  write_state_file(path, {fingerprint(), count, layer_count(), {ids.begin(), ids.end()}}, all);
 }
 
 SequenceId LocalExecutor::load(const std::filesystem::path& path) {
@@ -379,7 +387,7 @@ SequenceId LocalExecutor::load(const std::filesystem::path& path) {
     }
     throw;
   }
-  sequences_.emplace(id, file.header().consumed);
+  states_->create(id, file.header().consumed);
   return id;
 }
 

@@ -9,8 +9,8 @@
 #include <deque>
 #include <functional>
 #include <future>
-#include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -38,27 +38,31 @@ class LocalExecutor final : public Executor {
 
   [[nodiscard]] int64_t layer_count() const override;
   [[nodiscard]] int64_t vocab_size() const override;
+  [[nodiscard]] int64_t stage_count() const override;
+  [[nodiscard]] const std::string& fingerprint() const override;
   [[nodiscard]] ByteCount bytes_per_token() const override;
   [[nodiscard]] ByteCount state_bytes() override;
+  [[nodiscard]] StateMemory state_memory() const override { return memory_; }
+  [[nodiscard]] const StateLedger& states() const override { return *states_; }
   [[nodiscard]] SequenceId create() override;
   [[nodiscard]] SequenceId fork(SequenceId sequence) override;
   void release(SequenceId sequence) override;
   [[nodiscard]] TokenCount consumed(SequenceId sequence) const override;
   Ticket submit(Step step) override;
   [[nodiscard]] Completion next() override;
-  void save(SequenceId sequence, const std::filesystem::path& path) override;
+  void save(SequenceId sequence, const std::filesystem::path& path, std::span<const int32_t> ids) override;
   [[nodiscard]] SequenceId load(const std::filesystem::path& path) override;
 
  private:
   struct OpenStep;
   class StageWorker;
 
-  TokenCount& known(SequenceId sequence);
   // Runs `task` on every stage after all that was submitted before, waits, and throws the first failure.
   void on_every_stage(const std::function<void(StageWorker&)>& task);
 
   std::vector<std::unique_ptr<StageWorker>> workers_;
-  std::map<SequenceId, TokenCount> sequences_;
+  StateMemory memory_;
+  std::optional<StateLedger> states_;
   int64_t next_sequence_ = 1;
   int64_t next_ticket_ = 1;
   std::deque<std::shared_ptr<OpenStep>> open_;

@@ -22,6 +22,13 @@ inline Model& mini() {
   return *model;
 }
 
+inline EngineOptions engine_options(const Model& model = mini()) {
+  EngineOptions options;
+  options.max_context = model.max_context();
+  options.state_memory = ByteCount(256 << 20);
+  return options;
+}
+
 inline const ChatFormat& format() { return mini().format(); }
 
 inline ChatRequest ask(const std::string& text) {

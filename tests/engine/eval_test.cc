@@ -89,7 +89,8 @@ TEST(Tasks, ReportsWhereAReferenceIsLeft) {
                                              "test");
   AnswerAllOptions options;
   options.turn.max_tokens = 4;
-  const TasksReport report = run_tasks(mini(), tasks, options);
+  Engine engine(mini().executor(), engine_options());
+  const TasksReport report = run_tasks(mini(), engine, tasks, options);
   ASSERT_EQ(report.prompts.size(), 2U);
   EXPECT_EQ(report.prompts[0].prompt_equal, false);
   EXPECT_FALSE(report.prompts[0].differs);

@@ -18,23 +18,44 @@ class ScriptedExecutor : public Executor {
 
   int64_t layer_count() const override { return 1; }
   int64_t vocab_size() const override { return vocab_; }
+  int64_t stage_count() const override { return 1; }
+  const std::string& fingerprint() const override { return fingerprint_; }
   ByteCount bytes_per_token() const override { return ByteCount(1000); }
   ByteCount state_bytes() override { return ByteCount(0); }
+  StateMemory state_memory() const override { return {{1000, 1000}, ByteCount(1), ByteCount(1)}; }
+  const StateLedger& states() const override { return states_; }
   SequenceId create() override {
     const SequenceId id(++created_);
+    states_.create(id);
     fed[id];
     return id;
   }
-  SequenceId fork(SequenceId) override { fail(ErrorKind::unsupported, "script", "no forks"); }
-  void release(SequenceId sequence) override { fed.erase(sequence); }
-  TokenCount consumed(SequenceId sequence) const override { return TokenCount(static_cast<int64_t>(fed.at(sequence).size())); }
+  SequenceId fork(SequenceId sequence) override {
+    const SequenceId id(++created_);
+    states_.fork(sequence, id);
+    fed[id] = fed.at(sequence);
+    return id;
+  }
+  void release(SequenceId sequence) override {
+    states_.release(sequence);
+    fed.erase(sequence);
+  }
+  TokenCount consumed(SequenceId sequence) const override { return states_.consumed(sequence); }
   Ticket submit(Step step) override {
     Completion completion;
     completion.ticket = Ticket(++submitted_);
     for (const Rows& rows : step.rows) {
-      std::vector<int32_t>& log = fed.at(rows.sequence);
-      log.insert(log.end(), rows.ids.begin(), rows.ids.end());
       RowsResult& result = completion.results.emplace_back();
+      std::vector<int32_t>& log = fed.at(rows.sequence);
+      for (const int64_t offset : rows.checkpoints) {
+        result.checkpoints.emplace_back(++created_);
+        fed[result.checkpoints.back()] = log;
+        fed[result.checkpoints.back()].insert(fed[result.checkpoints.back()].end(), rows.ids.begin(),
+                                              rows.ids.begin() + offset);
+      }
+      states_.extend(rows.sequence, static_cast<int64_t>(rows.ids.size()), rows.checkpoints, result.checkpoints);
+      log.insert(log.end(), rows.ids.begin(), rows.ids.end());
+      answered = log;
       if (!rows.sample) continue;
       last_request = *rows.sample;
       if (script_.empty()) {
@@ -52,29 +73,36 @@ class ScriptedExecutor : public Executor {
     open_.pop_front();
     return completion;
   }
-  void save(SequenceId, const std::filesystem::path&) override {}
+  void save(SequenceId, const std::filesystem::path&, std::span<const int32_t>) override {}
   SequenceId load(const std::filesystem::path&) override { return create(); }
 
   void then(const std::vector<int32_t>& ids) { script_.insert(script_.end(), ids.begin(), ids.end()); }
 
-  std::map<SequenceId, std::vector<int32_t>> fed;
+  std::map<SequenceId, std::vector<int32_t>> fed;  // by the live sequences
+  std::vector<int32_t> answered;                   // all ids of the sequence that was fed last
   SampleRequest last_request;
 
  private:
   int64_t vocab_;
+  std::string fingerprint_ = "script";
+  StateLedger states_{true};
   std::deque<int32_t> script_;
   std::deque<Completion> open_;
   int64_t created_ = 0;
   int64_t submitted_ = 0;
 };
 
-// Another executor's steps, with a log of the ids fed to each sequence and of the logits that ids were drawn from.
+// Another executor's steps, with a log of the ids that were fed and of the logits that ids were drawn from.
 class LoggingExecutor : public Executor {
  public:
   explicit LoggingExecutor(Executor& inner) : inner_(inner) {}
 
   int64_t layer_count() const override { return inner_.layer_count(); }
   int64_t vocab_size() const override { return inner_.vocab_size(); }
+  int64_t stage_count() const override { return inner_.stage_count(); }
+  const std::string& fingerprint() const override { return inner_.fingerprint(); }
+  StateMemory state_memory() const override { return inner_.state_memory(); }
+  const StateLedger& states() const override { return inner_.states(); }
   ByteCount bytes_per_token() const override { return inner_.bytes_per_token(); }
   ByteCount state_bytes() override { return inner_.state_bytes(); }
   SequenceId create() override { return inner_.create(); }
@@ -84,8 +112,7 @@ class LoggingExecutor : public Executor {
   Ticket submit(Step step) override {
     std::vector<bool> drawn;
     for (Rows& rows : step.rows) {
-      std::vector<int32_t>& log = fed[rows.sequence];
-      log.insert(log.end(), rows.ids.begin(), rows.ids.end());
+      fed.insert(fed.end(), rows.ids.begin(), rows.ids.end());
       drawn.push_back(rows.sample.has_value());
       if (rows.sample) rows.logits = Rows::Logits::last;
     }
@@ -103,10 +130,12 @@ class LoggingExecutor : public Executor {
     open_.pop_front();
     return completion;
   }
-  void save(SequenceId sequence, const std::filesystem::path& path) override { inner_.save(sequence, path); }
+  void save(SequenceId sequence, const std::filesystem::path& path, std::span<const int32_t> ids) override {
+    inner_.save(sequence, path, ids);
+  }
   SequenceId load(const std::filesystem::path& path) override { return inner_.load(path); }
 
-  std::map<SequenceId, std::vector<int32_t>> fed;
+  std::vector<int32_t> fed;                // of all sequences, in order
   std::vector<std::vector<float>> logits;  // of draws, in order
   int64_t steps = 0;
 

@@ -13,7 +13,8 @@ namespace {
 using ::testing::HasSubstr;
 
 TurnResult answer(const std::string& fields, AnswerOptions options) {
-  ChatSession session(mini(),
+  Engine engine(mini().executor(), engine_options());
+  ChatSession session(mini(), engine,
                       parse_chat_request(R"({"messages": [{"role": "user", "content": "What is 17 * 23?"}], )" + fields + "}"));
   return session.answer(options);
 }
@@ -40,7 +41,7 @@ TEST(GrammarAnswer, ResponsesFulfilTheSchema) {
   const SchemaOracle oracle(schema);
   const auto check = [&](const TurnResult& result) {
     EXPECT_TRUE(oracle.valid(parse_json(result.answer.content, "content"))) << result.answer.content;
-    EXPECT_EQ(result.end, TurnEnd::stop);
+    EXPECT_EQ(result.end, RequestEnd::stop);
     EXPECT_EQ(result.counters.stray_markers, 0);
     EXPECT_TRUE(result.notes.empty());
   };

@@ -12,10 +12,21 @@ using ::testing::HasSubstr;
 struct Scripted {
   explicit Scripted(const std::string& text, int64_t max_context = 4096)
       : executor(new ScriptedExecutor(format().tokenizer().vocab_size() + 100, ids_of(text))),
-        model(ChatFormat::load(mini_dir()), std::unique_ptr<Executor>(executor), max_context, {}) {}
+        model(ChatFormat::load(mini_dir()), std::unique_ptr<Executor>(executor), max_context, {}),
+        engine(model.executor(), options()) {}
+
+  [[nodiscard]] EngineOptions options() const {
+    EngineOptions made = engine_options(model);
+    made.prefill_chunk = 7;
+    made.state_memory = ByteCount(1000);
+    return made;
+  }
+  // The sequence of the last answer.
+  [[nodiscard]] std::vector<TokenId> consumed() const { return executor->answered; }
 
   ScriptedExecutor* executor;  // the model's
   Model model;
+  Engine engine;
 };
 
 constexpr const char* kWhole =
@@ -23,25 +34,26 @@ constexpr const char* kWhole =
 
 TEST(Turn, AClosedMessageEndsItWithoutItsEndToken) {
   Scripted scripted(kWhole);
-  ChatSession session(scripted.model, ask("2 + 2?"));
+  ChatSession session(scripted.model, scripted.engine, ask("2 + 2?"));
   const TurnResult result = session.answer(greedy());
   EXPECT_EQ(result.answer.content, "4");
   EXPECT_EQ(result.answer.reasoning, "It is 4.");
   EXPECT_EQ(result.answer.finish_reason, FinishReason::stop);
-  EXPECT_EQ(result.end, TurnEnd::stop);
+  EXPECT_EQ(result.end, RequestEnd::stop);
   EXPECT_EQ(result.ids.size(), ids_of(kWhole).size() - 1);
   EXPECT_EQ(result.statistics.generated_tokens, static_cast<int64_t>(result.ids.size()));
-  EXPECT_EQ(session.consumed().value, result.statistics.prompt_tokens + result.statistics.generated_tokens - 1);
+  EXPECT_EQ(static_cast<int64_t>(scripted.consumed().size()),
+            result.statistics.prompt_tokens + result.statistics.generated_tokens - 1);
 }
 
 TEST(Turn, EveryEndTokenEndsItAndNoneIsFed) {
   for (const std::string end : {"[EOS]", "<|end_of_msg|>"}) {
     Scripted scripted("It is 4.<|close|>think<|sep|><|open|>response<|sep|>4" + end);
     ChatRequest request = ask("2 + 2?");
-    ChatSession session(scripted.model, request);
+    ChatSession session(scripted.model, scripted.engine, request);
     const TurnResult result = session.answer(greedy());
     EXPECT_EQ(result.answer.content, "4");
-    EXPECT_EQ(result.end, TurnEnd::stop);
+    EXPECT_EQ(result.end, RequestEnd::stop);
     EXPECT_EQ(result.ids.back(), ids_of(end).front());
     EXPECT_EQ(text_of(session.ids()), joined(rendered_anew(request, session.messages()).segments));
   }
@@ -51,11 +63,11 @@ TEST(Turn, LengthCutsAndTheConversationGoesOn) {
   for (const int64_t count : {1, 3, 6, 8, 10, 12}) {
     Scripted scripted(kWhole);
     ChatRequest request = ask("2 + 2?");
-    ChatSession session(scripted.model, request);
+    ChatSession session(scripted.model, scripted.engine, request);
     AnswerOptions options = greedy();
     options.turn.max_tokens = count;
     const TurnResult result = session.answer(options);
-    EXPECT_EQ(result.end, TurnEnd::length) << count;
+    EXPECT_EQ(result.end, RequestEnd::length) << count;
     EXPECT_EQ(result.answer.finish_reason, FinishReason::length);
     EXPECT_EQ(static_cast<int64_t>(result.ids.size()), count);
     const std::string text = text_of(session.ids());
@@ -66,9 +78,9 @@ TEST(Turn, LengthCutsAndTheConversationGoesOn) {
 TEST(Turn, TheContextIsALimit) {
   const auto prompt = static_cast<int64_t>(format().render(ask("2 + 2?")).ids.size());
   Scripted scripted(kWhole, prompt + 2);
-  ChatSession session(scripted.model, ask("2 + 2?"));
+  ChatSession session(scripted.model, scripted.engine, ask("2 + 2?"));
   const TurnResult result = session.answer(greedy());
-  EXPECT_EQ(result.end, TurnEnd::length);
+  EXPECT_EQ(result.end, RequestEnd::length);
   EXPECT_EQ(result.ids.size(), 2U);
   session.add_user("more");
   try {
@@ -83,16 +95,15 @@ TEST(Turn, TheContextIsALimit) {
 TEST(Turn, CancelledWhileThePromptIsRead) {
   Scripted scripted(kWhole);
   ChatRequest request = ask("2 + 2?");
-  ChatSession session(scripted.model, request);
+  ChatSession session(scripted.model, scripted.engine, request);
   std::atomic<bool> cancelled = false;
   AnswerOptions options = greedy();
-  options.prefill_chunk = 7;
   options.cancelled = &cancelled;
   options.on_prompt = [&](int64_t done, int64_t) { cancelled = done >= 14; };
   const TurnResult first = session.answer(options);
-  EXPECT_EQ(first.end, TurnEnd::cancelled);
+  EXPECT_EQ(first.end, RequestEnd::cancelled);
   EXPECT_TRUE(first.ids.empty());
-  EXPECT_EQ(session.consumed().value, 14);
+  EXPECT_EQ(scripted.consumed().size(), 14U);
 
   cancelled = false;
   options.on_prompt = {};
@@ -100,35 +111,39 @@ TEST(Turn, CancelledWhileThePromptIsRead) {
   const TurnResult second = session.answer(options);
   EXPECT_EQ(second.answer.content, "4");
   EXPECT_EQ(second.statistics.reused_tokens, 14);
-  EXPECT_EQ(scripted.executor->fed.begin()->second,
-            std::vector<TokenId>(session.ids().begin(), session.ids().begin() + session.consumed().value));
+  const std::vector<TokenId> consumed = scripted.consumed();
+  ASSERT_LT(consumed.size(), session.ids().size());
+  EXPECT_EQ(consumed, std::vector<TokenId>(session.ids().begin(), session.ids().begin() + std::ssize(consumed)));
   EXPECT_EQ(text_of(session.ids()), joined(rendered_anew(request, session.messages()).segments));
 }
 
 TEST(Turn, CancelledWhileItAnswers) {
   Scripted scripted(kWhole);
   ChatRequest request = ask("2 + 2?");
-  ChatSession session(scripted.model, request);
+  ChatSession session(scripted.model, scripted.engine, request);
   std::atomic<bool> cancelled = false;
   AnswerOptions options = greedy();
   options.cancelled = &cancelled;
   options.on_event = [&](const ChatEvent& event) { cancelled = event.kind == ChatEvent::Kind::content; };
   const TurnResult result = session.answer(options);
-  EXPECT_EQ(result.end, TurnEnd::cancelled);
+  EXPECT_EQ(result.end, RequestEnd::cancelled);
   EXPECT_EQ(result.answer.content, "4");
   EXPECT_EQ(text_of(session.ids()), joined(rendered_anew(request, session.messages()).segments));
 }
 
-TEST(Turn, AFailedStepEndsTheConversation) {
+TEST(Turn, AFailedStepLeavesTheConversationAsItWas) {
   Scripted scripted("It is");
-  ChatSession session(scripted.model, ask("2 + 2?"));
+  ChatSession session(scripted.model, scripted.engine, ask("2 + 2?"));
   EXPECT_THROW(static_cast<void>(session.answer(greedy())), Error);
-  EXPECT_THROW(static_cast<void>(session.answer(greedy())), Error);
+  EXPECT_TRUE(session.ids().empty());
+  EXPECT_EQ(session.messages().size(), 1U);
+  scripted.executor->then(ids_of(kWhole));
+  EXPECT_EQ(session.answer(greedy()).answer.content, "4");
 }
 
 TEST(Turn, OnlyIdsOfTheTokenizerAreAllowed) {
   Scripted scripted(kWhole);
-  ChatSession session(scripted.model, ask("2 + 2?"));
+  ChatSession session(scripted.model, scripted.engine, ask("2 + 2?"));
   static_cast<void>(session.answer(greedy()));
   const std::vector<uint32_t>& mask = scripted.executor->last_request.allowed;
   const auto allowed = [&](int64_t id) { return ((mask.at(static_cast<size_t>(id) / 32) >> (id % 32)) & 1U) != 0; };
@@ -145,7 +160,7 @@ TEST(Turn, OnlyIdsOfTheTokenizerAreAllowed) {
 
 TEST(Turn, PenaltiesSeePromptAndAnswerAndSpareControlTokens) {
   Scripted scripted(kWhole);
-  ChatSession session(scripted.model, ask("2 + 2?"));
+  ChatSession session(scripted.model, scripted.engine, ask("2 + 2?"));
   AnswerOptions options = greedy();
   static_cast<void>(session.answer(options));
   EXPECT_TRUE(scripted.executor->last_request.history.empty());

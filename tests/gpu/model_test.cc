@@ -23,7 +23,7 @@ std::vector<float> continued(Executor& saver, Executor& loader, std::span<const 
   const TemporaryFolder folder;
   const SequenceId before = saver.create();
   (void)feed(saver, before, ids.first(cut), 16);
-  saver.save(before, folder.path() / "state.safetensors");
+  saver.save(before, folder.path() / "state.safetensors", {});
   const SequenceId after = loader.load(folder.path() / "state.safetensors");
   EXPECT_EQ(loader.consumed(after), TokenCount(static_cast<int64_t>(cut)));
   return feed(loader, after, ids.subspan(cut), 1);

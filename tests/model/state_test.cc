@@ -108,9 +108,24 @@ TEST_F(States, CheckpointsAreStatesOfTheirOwnCount) {
   EXPECT_EQ(pool.pages_held(), 2);
   checkpoints.clear();
   EXPECT_EQ(pool.slots_held(), 1);
-  const std::array<int64_t, 1> outside = {3};
+  const std::array<int64_t, 1> outside = {4};
   EXPECT_THROW((void)state.extend(0, 3, outside), Error);
   advance(state, 3, 5);  // the refused call left nothing open
+}
+
+TEST_F(States, ACheckpointBehindTheLastRowIsAFork) {
+  SequenceState state(pool);
+  const std::array<int64_t, 2> offsets = {2, 3};
+  const RowGroup group = state.extend(0, 3, offsets);
+  EXPECT_EQ(group.checkpoints.size(), 1U);  // the other one costs the stage nothing
+  fill(group, 4);
+  std::vector<SequenceState> checkpoints = state.commit();
+  ASSERT_EQ(checkpoints.size(), 2U);
+  EXPECT_EQ(checkpoints[1].consumed(), TokenCount(3));
+  EXPECT_EQ(checkpoints[1].export_tensors().at("layers.3.S").as<float>()[0], 4.0F);
+  EXPECT_EQ(pool.slots_held(), 2);
+  advance(state, 1, 5);
+  EXPECT_EQ(checkpoints[1].export_tensors().at("layers.3.S").as<float>()[0], 4.0F);
 }
 
 TEST_F(States, AFullPoolRefusesAndLeavesTheStateAsItWas) {

@@ -146,7 +146,7 @@ TEST_P(Bits, ResumeFromASavedStateAtEveryToken) {
   for (size_t at = 1; at < 70; ++at) {
     const SequenceId checkpointed = results.front().checkpoints[at - 1];
     ASSERT_EQ(executor->consumed(checkpointed), TokenCount(static_cast<int64_t>(at)));
-    executor->save(checkpointed, path);
+    executor->save(checkpointed, path, {});
     const SequenceId loaded = other->load(path);
     ASSERT_EQ(other->consumed(loaded), TokenCount(static_cast<int64_t>(at)));
     const auto rest = std::span(ids).subspan(at);

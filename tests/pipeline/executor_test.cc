@@ -122,13 +122,44 @@ TEST(Plan, AgreesWithTheRunningModel) {
   }
 }
 
+TEST(States, KeepTheirIdsInTheFile) {
+  const TemporaryFolder folder;
+  const auto path = folder.path() / "state.safetensors";
+  const auto executor = open_executor(fixture("tiny-k3-8l"), {.cuts = {4}});
+  const SequenceId sequence = executor->create();
+  (void)feed(*executor, sequence, kPrompt, 512);
+  executor->save(sequence, path, kPrompt);
+  const StateFileHeader header = read_state_header(path);
+  EXPECT_EQ(header.ids, kPrompt);
+  EXPECT_EQ(header.consumed, TokenCount(static_cast<int64_t>(kPrompt.size())));
+  EXPECT_EQ(header.fingerprint, executor->fingerprint());
+  EXPECT_EQ(executor->consumed(executor->load(path)), header.consumed);
+  executor->save(sequence, path, std::span(kPrompt).first(3));
+  EXPECT_THAT(message_of([&] { (void)read_state_header(path); }), HasSubstr("tensor 'ids': wanted I32 [7], found I32 [3]"));
+}
+
+// Stages before the one that failed have made the checkpoints that nobody will hear of.
+TEST(States, CheckpointsOfAFailedStepAreReleased) {
+  const auto executor = open_executor(fixture("tiny-k3-8l"), {.cuts = {4}});
+  const SequenceId sequence = executor->create();
+  Step step = step_of(sequence, {1, 2, 3});
+  step.rows.front().checkpoints = {1, 3};
+  step.rows.front().sample = SampleRequest{};
+  step.rows.front().sample->allowed.assign(16, 0);  // no id may be drawn
+  (void)executor->submit(std::move(step));
+  EXPECT_EQ(executor->states().held(), (StateUse{2, 1}));
+  EXPECT_TRUE(executor->next().failure);
+  executor->release(sequence);
+  EXPECT_EQ(executor->states().held(), StateUse{});
+}
+
 TEST(States, OfAnotherModelOrProfileAreRefused) {
   const TemporaryFolder folder;
   const auto path = folder.path() / "state.safetensors";
   const auto executor = open_executor(fixture("tiny-k3-8l"));
   const SequenceId sequence = executor->create();
   (void)feed(*executor, sequence, kPrompt, 512);
-  executor->save(sequence, path);
+  executor->save(sequence, path, {});
   (void)executor->load(path);
 
   const auto other_profile = open_executor(fixture("tiny-k3-8l"), {.profile = ops::Profile::bf16});

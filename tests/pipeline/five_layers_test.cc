@@ -195,7 +195,7 @@ TEST_P(FiveLayers, CachesAfterNineTokens) {
   const SequenceId sequence = executor->create();
   (void)feed(*executor, sequence, all, 4);
   const auto path = folder_.path() / "state.safetensors";
-  executor->save(sequence, path);
+  executor->save(sequence, path, {});
   const StateFile state(path);
   const std::span<const float> s = state.tensors().at("layers.0.S").as<float>();  // [2, 16, 16]
   EXPECT_NEAR(s[0], 0.048298390, 1e-5);

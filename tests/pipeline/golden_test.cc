@@ -93,7 +93,7 @@ TEST_P(TinyGoldens, GreedyContinuationAndCaches) {
   const auto compare_caches = [&](SequenceId sequence, const std::string& when, int64_t consumed) {
     EXPECT_EQ(executor->consumed(sequence), TokenCount(consumed));
     const auto path = folder.path() / (when + ".safetensors");
-    executor->save(sequence, path);
+    executor->save(sequence, path, {});
     const StateFile state(path);
     int64_t compared = 0;
     for (const auto& [name, view] : state.tensors()) {
