@@ -19,6 +19,7 @@
 
 #include "base/guard.h"
 #include "base/units.h"
+#include "model/routing.h"
 #include "model/trace.h"
 #include "ops/sample.h"
 #include "tensor/tensor.h"
@@ -49,8 +50,9 @@ struct Rows {
 };
 
 struct Step {
-  std::vector<Rows> rows;      // each sequence at most once
-  TraceSink* trace = nullptr;  // in-process executors only; outlives the step
+  std::vector<Rows> rows;            // each sequence at most once
+  TraceSink* trace = nullptr;        // in-process executors only; outlives the step
+  const Routing* routing = nullptr;  // experts to take instead of the router's choice; likewise
 };
 
 struct RowsResult {
