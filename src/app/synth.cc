@@ -47,6 +47,7 @@ void add_synth(CLI::App& app, Command& command) {
   sub->add_option("--layers", options.layers, "Number of layers; default: the preset's")->check(whole_number(1, 1U << 20U));
   sub->add_option("--set", options.set, "KEY=VALUE of the text configuration; may be repeated")->type_name("KEY=VALUE");
   sub->add_flag("--sparse", options.sparse, "Real headers, holes instead of data");
+  sub->add_flag("!--no-vision", options.vision, "Leave out the vision tower and projector");
   sub->add_option("--seed", options.seed, "Of the weights")->check(whole_number(0, UINT64_MAX))->capture_default_str();
   sub->add_option("-o,--out", options.out, "Folder to write; absent or empty")->required()->type_name("DIR");
   sub->add_flag("--json", flags->json, "The report as JSON");

@@ -16,16 +16,22 @@ namespace weft {
 namespace {
 
 constexpr const char* kExamples =
-    R"(The file holds logits [T, V], hidden [L+1, T, D] (the embedding, then each layer's output), mean_abs [L+1] and, for K3,
-trace.mean_abs [L, 6] and trace.final_mean_abs [3].
+    R"(The file holds ids [T], logits [T, V], hidden [L+1, T, D] (the embedding, then each layer's output), mean_abs [L+1], for K3
+trace.mean_abs [L, 6] and trace.final_mean_abs [3], and of each layer with a router what it chose: layers.N.experts,
+layers.N.expert_weights [T, k] and layers.N.router_margin [T, 1].
+
+weft check --against FILE compares a run with such a file. --routing FILE takes the experts of such a file instead of the
+routers' choice, so that two runs differ by rounding only; the file that is written still says what the routers chose.
 
 Examples:
   weft trace -m models/k3-mini --ids 3,14,15 --out trace.safetensors
-  weft trace -m models/k3-mini --ids 3,14,15 --out trace.safetensors --pp-layers 0-5,6-11 --prefill-chunk 1 --reference)";
+  weft trace -m models/k3-mini --ids 3,14,15 --out trace.safetensors --pp-layers 0-5,6-11 --prefill-chunk 1 --reference
+  weft trace -m models/k3-mini --ids 3,14,15 --out bf16.safetensors --profile bf16 --routing trace.safetensors)";
 
 struct Flags {
   ModelFlags model;
   std::string ids;
+  std::string routing;
   std::string out;
 };
 
@@ -57,8 +63,11 @@ ExitCode trace(const Flags& flags) {
   if (count > context) {
     fail(ErrorKind::bad_input, "--ids", "wanted at most the context of {} tokens, found {}", context, count);
   }
+  const Trace recorded = flags.routing.empty() ? Trace() : read_trace(flags.routing);
   TraceCollector collector(&interrupt_flag());
-  const Trace made = run_trace(*model.executor, ids, flags.model.prefill_chunk, collector);
+  const Trace made = run_trace(
+      *model.executor, ids,
+      {.chunk = flags.model.prefill_chunk, .routing = flags.routing.empty() ? nullptr : &recorded.routing}, collector);
   write_trace(flags.out, made, model.checkpoint->config().residual_block.has_value());
   write_note(fmt::format("{}, {}, profile {}: {}", counted(count, "token"), counted(model.executor->layer_count(), "layer"),
                          to_string(model.profile), flags.out));
@@ -74,6 +83,8 @@ void add_trace(CLI::App& app, Command& command) {
   flags->model.add(*sub);
   sub->add_option("--ids", flags->ids, "Token ids, with commas between them")->required()->type_name("IDS");
   sub->add_option("--out", flags->out, "File to write, .safetensors")->required()->type_name("FILE");
+  sub->add_option("--routing", flags->routing, "Trace file whose experts are taken instead of the routers' choice")
+      ->type_name("FILE");
   sub->callback([flags, &command] { command.run = [flags] { return trace(*flags); }; });
 }
 

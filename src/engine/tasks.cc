@@ -1,8 +1,11 @@
 #include "engine/tasks.h"
 
 #include <algorithm>
+#include <initializer_list>
 #include <limits>
 #include <map>
+
+#include <fmt/ranges.h>
 
 #include "base/error.h"
 #include "engine/answer_json.h"
@@ -28,6 +31,14 @@ const JsonValue* optional_member(const JsonValue& object, std::string_view key, 
   const JsonValue* value = object.find(key);
   if (value == nullptr || value->is(Kind::null)) return nullptr;
   return &member(object, key, kind, place);
+}
+
+void refuse_unknown(const JsonValue& object, std::initializer_list<std::string_view> known, std::string_view place) {
+  for (const auto& [key, value] : object.members) {
+    if (std::ranges::find(known, key) == known.end()) {
+      fail(ErrorKind::bad_input, place, "wanted {}, found '{}'", fmt::join(known, ", "), key);
+    }
+  }
 }
 
 std::vector<TokenId> read_ids(const JsonValue& list, std::string_view key, std::string_view place) {
@@ -58,6 +69,7 @@ Task read_task(const JsonValue& entry, std::string_view file, size_t index) {
   Task task;
   task.name = member(entry, "name", Kind::string, at).text;
   const std::string place = fmt::format("{}, prompt '{}'", file, task.name);
+  refuse_unknown(entry, {"name", "kind", "messages", "tools", "options", "thinking", "ids", "expect", "reference"}, place);
   if (const JsonValue* kind = optional_member(entry, "kind", Kind::string, place)) task.kind = kind->text;
   JsonValue request;
   request.kind = Kind::object;
@@ -68,10 +80,16 @@ Task read_task(const JsonValue& entry, std::string_view file, size_t index) {
     request.members.emplace_back("options", *options);
   }
   task.request = within(place, [&] { return parse_chat_request(request); });
+  if (const JsonValue* thinking = optional_member(entry, "thinking", Kind::boolean, place);
+      thinking != nullptr && thinking->boolean != task.request.thinking) {
+    fail(ErrorKind::bad_input, place, "thinking: wanted {} as the options say, found {}", task.request.thinking,
+         thinking->boolean);
+  }
   if (const JsonValue* ids = optional_member(entry, "ids", Kind::array, place)) task.ids = read_ids(*ids, "ids", place);
   task.expect = parse_json(write_json(member(entry, "expect", Kind::object, place)), place);
   static_cast<void>(within(place, [&] { return misses({}, task.expect); }));  // its form is checked on the way
   if (const JsonValue* reference = optional_member(entry, "reference", Kind::object, place)) {
+    refuse_unknown(*reference, {"ids", "content", "good"}, place + ", reference");
     if (const JsonValue* ids = optional_member(*reference, "ids", Kind::array, place)) {
       task.reference_ids = read_ids(*ids, "reference.ids", place);
     }
@@ -136,6 +154,7 @@ Divergence divergence_of(Model& model, const std::vector<TokenId>& prompt, const
 std::vector<Task> read_tasks(std::string_view json, std::string_view place) {
   const JsonValue root = parse_json_value(json, place);
   if (!root.is(Kind::object)) fail(ErrorKind::bad_input, place, "wanted an object, found {}", describe(root.kind));
+  refuse_unknown(root, {"about", "prompts"}, place);
   std::vector<Task> tasks;
   for (const JsonValue& entry : member(root, "prompts", Kind::array, place).items) {
     tasks.push_back(read_task(entry, place, tasks.size()));

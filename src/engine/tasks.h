@@ -1,13 +1,14 @@
 // `weft eval tasks`: prompts with expected answers, decoded greedily.
 //
-// The file is an object with `prompts`, a list of
+// The file is an object with `about` (a text, optional) and `prompts`, a list of
 //     {"name", "kind", "messages", "tools" (or null), "options": fields of a chat request,
+//      "thinking":  what the options say about it, true where they say nothing,                   (optional)
 //      "ids":       the rendered prompt,                                                          (optional)
 //      "expect":    {"content": equal to the answer's, "tool_calls": [{"name", "arguments"}] equal as JSON values, in order,
 //                    "reasoning": "some" | "none", "contains": texts that the content holds,
 //                    "python": a function that a ```python block of the content defines},         (each optional)
 //      "reference": {"ids", "content", "good"}: what another program generated}                   (optional)
-// Without `tool_calls` an answer must have none. Any other kind of expectation is an error.
+// Without `tool_calls` an answer must have none. Any other key is an error.
 #pragma once
 
 #include <atomic>

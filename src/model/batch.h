@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/units.h"
+#include "model/routing.h"
 #include "model/trace.h"
 
 namespace weft {
@@ -32,6 +33,7 @@ struct Batch {
   std::vector<RowGroup> groups;      // cover rows 0..T-1 in order
   std::vector<int64_t> logits_rows;  // batch rows whose logits the last stage computes
   TraceSink* trace = nullptr;        // in-process only; outlives the step
+  const Routing* routing = nullptr;  // experts to take instead of the router's choice; likewise
 
   [[nodiscard]] int64_t rows() const { return static_cast<int64_t>(ids.size()); }
 };

@@ -348,7 +348,7 @@ Json synth_config(const SynthOptions& options) {
     json["media_placeholder_token_id"] = moved(json.at("media_placeholder_token_id"));
   }
   for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id", "tie_word_embeddings"}) json[key] = text.at(key);
-  if (text.at("hidden_size") != kPublishedHidden) json.erase("vision_config");
+  if (!options.vision || text.at("hidden_size") != kPublishedHidden) json.erase("vision_config");
   try {
     (void)parse_kimi_config(json, "config.json");
   } catch (const Error& error) {

@@ -19,6 +19,7 @@ struct SynthOptions {
       layers;  // num_hidden_layers; the layer lists follow the published rule (every fourth and the last: MLA)
   std::vector<std::string> set;  // "hidden_size=256", "linear_attn_config.head_dim=32": keys of the text configuration
   bool sparse = false;           // headers are real, data is a hole of the final size
+  bool vision = true;            // false: the text model alone, without vision_config
   uint64_t seed = 0;
   std::filesystem::path out;  // absent or empty folder
 };
@@ -38,11 +39,11 @@ struct SynthReport {
 [[nodiscard]] Json synth_config(const SynthOptions& options);
 
 // Writes shards (file l+1 holds layer l, then embedding, norm, output mix and head, then vision tower and projector), index,
-// config.json and generation_config.json. Vision files are written when hidden_size is the published one. Streams: memory stays
-// at one shard's header plus the index. Linear weights are uniform-sum normal with deviation 1/sqrt(in), norms 1, A_log
-// log U(1, 16) with a zero tail up to head_dim, dt_bias small, experts random MXFP4 codes, so that logits are finite.
-// The same options give the same bytes. `progress`, if set, receives bytes done and in total; what it throws ends the work. The
-// free space is looked at first (bad_input); after a failure nothing of what was written is left.
+// config.json and generation_config.json. Vision files are written when hidden_size is the published one and `vision` holds.
+// Streams: memory stays at one shard's header plus the index. Linear weights are uniform-sum normal with deviation 1/sqrt(in),
+// norms 1, A_log log U(1, 16) with a zero tail up to head_dim, dt_bias small, experts random MXFP4 codes, so that logits are
+// finite. The same options give the same bytes. `progress`, if set, receives bytes done and in total; what it throws ends the
+// work. The free space is looked at first (bad_input); after a failure nothing of what was written is left.
 SynthReport synthesize(const SynthOptions& options, const std::function<void(int64_t done, int64_t total)>& progress = {});
 
 }  // namespace weft

@@ -17,7 +17,8 @@ enum class TracePoint : uint8_t {
   mlp_in,          // [T, D]
   mlp_out,         // [T, D]
   out,             // [T, D] what the layer hands to the next
-  router_weights,  // [T, E] combining weights, zero where not chosen
+  experts,         // [T, k] i32, the router's own choice, ascending in a row
+  expert_weights,  // [T, k] their combining weights
   router_margin,   // [T] last chosen selection score minus the best not chosen
   mixed,           // [R, D] rows that want logits only, after the output mix; layer L - 1
   final_norm,      // [R, D] likewise
@@ -26,7 +27,8 @@ enum class TracePoint : uint8_t {
 class TraceSink {
  public:
   virtual ~TraceSink() = default;
-  // Called from the stage's thread; stages of one process call at the same time. `rows` is valid during the call.
+  // Called from the stage's thread; stages of one process call at the same time. `rows` (float32 unless said above) is valid
+  // during the call.
   virtual void record(TracePoint point, LayerIndex layer, TensorView rows) = 0;
 };
 

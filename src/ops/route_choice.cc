@@ -6,6 +6,8 @@
 #include <numeric>
 #include <vector>
 
+#include "base/fault.h"
+
 namespace weft::ops {
 
 void choose_experts(const RouterRule& rule, int64_t row, std::span<const float> logits, std::span<const float> bias,
@@ -17,7 +19,7 @@ void choose_experts(const RouterRule& rule, int64_t row, std::span<const float> 
   selection.resize(experts);
   order.resize(experts);
   for (size_t e = 0; e < experts; ++e) {
-    selection[e] = scores[e] + bias[e];
+    selection[e] = on(Fault::router_bias_ignored) ? scores[e] : scores[e] + bias[e];
     if (std::isnan(selection[e])) {
       fail(ErrorKind::bad_checkpoint, "route", "row {}, expert {}: wanted a number, found logit {} and bias {}", row, e,
            logits[e], bias[e]);
@@ -42,7 +44,7 @@ void choose_experts(const RouterRule& rule, int64_t row, std::span<const float> 
   float sum = 0.0F;
   for (int64_t i = 0; i < chosen; ++i) {
     ids[i] = order[static_cast<size_t>(i)];
-    weights[i] = scores[static_cast<size_t>(ids[i])];
+    weights[i] = on(Fault::weights_from_biased_scores) ? selected(ids[i]) : scores[static_cast<size_t>(ids[i])];
     sum += weights[i];
   }
   for (int64_t i = 0; i < chosen; ++i) {

@@ -70,7 +70,7 @@ std::vector<CheckLine> check_model(Executor& executor, const CheckOptions& optio
   // One run; a failure becomes lines that name the first bad layer, and no trace.
   const auto run = [&](const std::vector<int32_t>& probe, int64_t chunk, TraceCollector& collector) -> std::optional<Trace> {
     Trace trace;
-    const auto failure = guard([&] { trace = run_trace(executor, probe, chunk, collector); });
+    const auto failure = guard([&] { trace = run_trace(executor, probe, {.chunk = chunk}, collector); });
     if (!failure) return trace;
     if (options.cancelled != nullptr && options.cancelled->load()) failure->raise();
     lines.push_back(check_layers(executor, collector));

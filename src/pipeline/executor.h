@@ -20,6 +20,7 @@
 
 #include "base/guard.h"
 #include "base/units.h"
+#include "model/routing.h"
 #include "model/trace.h"
 #include "ops/sample.h"
 #include "pipeline/state_ledger.h"
@@ -50,8 +51,9 @@ struct Rows {
 };
 
 struct Step {
-  std::vector<Rows> rows;      // each sequence at most once
-  TraceSink* trace = nullptr;  // in-process executors only; outlives the step
+  std::vector<Rows> rows;            // each sequence at most once
+  TraceSink* trace = nullptr;        // in-process executors only; outlives the step
+  const Routing* routing = nullptr;  // experts to take instead of the router's choice; likewise
 };
 
 struct RowsResult {

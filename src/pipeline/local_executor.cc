@@ -136,6 +136,7 @@ Stage::Output LocalExecutor::StageWorker::forward(OpenStep& open, Handover in, s
   if (in.failure) in.failure->raise();
   Batch batch;
   batch.trace = open.step.trace;
+  batch.routing = open.step.routing;
   for (const Rows& rows : open.step.rows) {
     SequenceState& sequence = state(rows.sequence);
     const auto count = static_cast<int64_t>(rows.ids.size());

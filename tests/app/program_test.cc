@@ -12,6 +12,7 @@
 
 #include "app/exit_codes.h"
 #include "base/json.h"
+#include "pipeline/trace.h"
 
 namespace weft::app_test {
 namespace {
@@ -320,6 +321,53 @@ TEST(Eval, Ppl) {
   EXPECT_EQ(json["tokens"], 6);
   EXPECT_EQ(json["scored"], 5);
   EXPECT_EQ(run({"eval", "ppl", "-m", mini_dir(), "--ids", file, "--window", "100000"}).code, kExitUsage);
+}
+
+TEST(Program, CheckComparesWithATrace) {
+  const std::string reference = scratch("reference.safetensors").string();
+  const std::vector<std::string> trace = {"trace", "-m", mini_dir(), "--ids", "3,14,15,92,65,35"};
+  const auto traced = [&](const std::string& file, std::vector<std::string> more) {
+    std::vector<std::string> arguments = trace;
+    arguments.insert(arguments.end(), {"--out", file});
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    EXPECT_EQ(run(arguments).code, 0);
+  };
+  traced(reference, {"--reference"});
+  const std::vector<std::string> check = {"check", "-m", mini_dir(), "--profile", "bf16", "--against"};
+  const auto compared = [&](const std::string& file, std::vector<std::string> more) {
+    std::vector<std::string> arguments = check;
+    arguments.push_back(file);
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return run(arguments);
+  };
+  const Outcome text = compared(reference, {});
+  EXPECT_EQ(text.code, 0) << text.out;
+  EXPECT_THAT(text.out, HasSubstr("\nok    layer 11  "));
+  EXPECT_THAT(text.out, HasSubstr("\npassed: 6 tokens, limits L2 0.01, mean abs 0.5%, margin of a flip 0.01; "));
+  const Json json = Json::parse(compared(reference, {"--json"}).out);
+  EXPECT_TRUE(json.at("passed").get<bool>());
+  EXPECT_EQ(json.at("tokens"), 6);
+  EXPECT_EQ(json.at("outputs").size(), 14U);  // embedding, twelve layers, logits
+  EXPECT_EQ(json.at("outputs").at(12).at("name"), "layer 11");
+  EXPECT_GT(json.at("outputs").at(12).at("l2").get<double>(), 0.0);
+
+  // A whole run of the same numbers with the reference's experts is the reference, and so says the comparison.
+  const std::string forced = scratch("forced.safetensors").string();
+  traced(forced, {"--routing", reference, "--profile", "bf16"});
+  EXPECT_THAT(compared(forced, {"--whole-run"}).out, HasSubstr("ok    logits       0.00e+00"));
+
+  // A reference that is not what this model computes.
+  Trace wrong = read_trace(reference);
+  for (float& value : wrong.hidden.as<float>().last(100)) value *= 1.1F;
+  wrong.mean_abs = Tensor::zeros(DType::f32, {13});
+  write_trace(forced, wrong, false);
+  const Outcome failed = compared(forced, {});
+  EXPECT_EQ(failed.code, 1);
+  EXPECT_THAT(failed.out, HasSubstr("FAIL  layer 11"));
+  EXPECT_THAT(failed.out, HasSubstr("\nfailed: "));
+  EXPECT_EQ(compared(mini_dir() + "/config.json", {}).code, 2);
+  EXPECT_EQ(compared(scratch("absent").string(), {}).code, 2);
+  EXPECT_EQ(compared(reference, {"--tokens", "5"}).code, 2);
 }
 
 }  // namespace

@@ -80,6 +80,30 @@ TEST(Tasks, AnUnknownExpectationIsRefused) {
               ::testing::AllOf(::testing::StartsWith("[file.json, prompt 'x'] "), ::testing::HasSubstr("messages[0].role")));
 }
 
+// A misspelt key would be a task that tests less than it says.
+TEST(Tasks, UnknownKeysAreRefused) {
+  const auto message = [](std::string_view file) -> std::string {
+    try {
+      static_cast<void>(read_tasks(file, "file.json"));
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "no error";
+  };
+  const auto with = [&](std::string_view members) {
+    return message(fmt::format(
+        R"({{"prompts": [{{"name": "x", "messages": [{{"role": "user", "content": "x"}}], "expect": {{}}, {}}}]}})", members));
+  };
+  EXPECT_EQ(with(R"("kind": "k")"), "no error");
+  EXPECT_EQ(
+      with(R"("kinds": "k")"),
+      "[file.json, prompt 'x'] wanted name, kind, messages, tools, options, thinking, ids, expect, reference, found 'kinds'");
+  EXPECT_EQ(with(R"("reference": {"id": [1]})"), "[file.json, prompt 'x', reference] wanted ids, content, good, found 'id'");
+  EXPECT_EQ(message(R"({"prompt": [], "prompts": []})"), "[file.json] wanted about, prompts, found 'prompt'");
+  EXPECT_EQ(with(R"("thinking": false, "options": {"thinking": false})"), "no error");
+  EXPECT_EQ(with(R"("thinking": false)"), "[file.json, prompt 'x'] thinking: wanted true as the options say, found false");
+}
+
 TEST(Tasks, ReportsWhereAReferenceIsLeft) {
   const std::vector<Task> tasks = read_tasks(R"({"prompts": [
       {"name": "same", "messages": [{"role": "user", "content": "Hello"}], "tools": null, "options": {"thinking": false},

@@ -135,7 +135,7 @@ TEST_P(FiveLayers, LogitsAndGreedyContinuation) {
 
 TEST_P(FiveLayers, RunningSumMixAndRouting) {
   TraceCollector collector;
-  (void)run_trace(*executor, golden::kPrompt, 512, collector);
+  const Trace trace = run_trace(*executor, golden::kPrompt, {}, collector);
   for (int64_t layer = 0; layer < golden::kLayers; ++layer) {
     const Tensor rows = collector.rows(TracePoint::out, LayerIndex(layer));
     for (const size_t which : {size_t{0}, size_t{1}}) {
@@ -154,10 +154,10 @@ TEST_P(FiveLayers, RunningSumMixAndRouting) {
                                                             {{4, 0.480083357}, {3, 0.519916643}},
                                                             {{5, 0.527944815}, {4, 0.472055185}}}};
   for (int64_t layer = 1; layer < golden::kLayers; ++layer) {
-    const Tensor weights = collector.rows(TracePoint::router_weights, LayerIndex(layer));
+    const std::vector<float> weights = dense_weights(trace.routing.at(LayerIndex(layer)), golden::kExperts);
     const std::map<size_t, double>& wanted = routing[static_cast<size_t>(layer - 1)];
     for (size_t expert = 0; expert < 8; ++expert) {
-      const double value = static_cast<double>(weights.as<float>()[5 * 8 + expert]);
+      const double value = static_cast<double>(weights[5 * 8 + expert]);
       EXPECT_NEAR(value, wanted.contains(expert) ? wanted.at(expert) : 0.0, 1e-5) << "layer " << layer << ", expert " << expert;
     }
   }
@@ -166,7 +166,7 @@ TEST_P(FiveLayers, RunningSumMixAndRouting) {
 // The probabilities of the output mix, from the blocks that a split before the last layer carries and that layer's output.
 TEST_P(FiveLayers, OutputMixProbabilities) {
   TraceCollector collector;
-  (void)run_trace(*executor, golden::kPrompt, 512, collector);
+  (void)run_trace(*executor, golden::kPrompt, {}, collector);
   const std::array<Tensor, 4> sources = {collector.rows(TracePoint::embed, LayerIndex(0)),  // frozen at layer 0
                                          collector.rows(TracePoint::out, LayerIndex(1)),    // frozen at layer 2
                                          collector.rows(TracePoint::out, LayerIndex(3)),    // frozen at layer 4

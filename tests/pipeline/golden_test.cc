@@ -58,7 +58,7 @@ class TinyGoldens : public testing::TestWithParam<Case> {
 TEST_P(TinyGoldens, LogitsHiddenTraceAndRouter) {
   const std::vector<int32_t> ids = goldens.ids("input_ids");
   TraceCollector collector;
-  const Trace trace = run_trace(*executor, ids, 512, collector);
+  const Trace trace = run_trace(*executor, ids, {}, collector);
   expect_close(trace.logits.as<float>(), goldens.floats("logits"), kLogits, "logits");
   const int64_t layers = executor->layer_count();
   const LayerIndex last(layers - 1);
@@ -71,13 +71,14 @@ TEST_P(TinyGoldens, LogitsHiddenTraceAndRouter) {
     ASSERT_TRUE(goldens.has(hidden)) << hidden;
     expect_close(collector.rows(TracePoint::out, layer).as<float>(), goldens.floats(hidden), kHidden, hidden);
     const std::string router = fmt::format("router.layer.{}.weights", layer);
-    ASSERT_EQ(goldens.has(router), collector.has(TracePoint::router_weights, layer)) << router;
+    ASSERT_EQ(goldens.has(router), trace.routing.contains(layer)) << router;
     if (!goldens.has(router)) continue;
-    expect_close(collector.rows(TracePoint::router_weights, layer).as<float>(), goldens.floats(router), kHidden, router);
+    const LayerRouting& routing = trace.routing.at(layer);
+    expect_close(dense_weights(routing, checkpoint->config().experts), goldens.floats(router), kHidden, router);
     const std::vector<float> all_margins = goldens.floats("router.margin");  // [MoE layers, T]
     const std::vector<float> margins(all_margins.begin() + routed * static_cast<int64_t>(ids.size()),
                                      all_margins.begin() + (routed + 1) * static_cast<int64_t>(ids.size()));
-    expect_close(collector.rows(TracePoint::router_margin, layer).as<float>(), margins, 1e-3, router + " margin");
+    expect_close(routing.margins.as<float>(), margins, 1e-3, router + " margin");
     ++routed;
   }
   EXPECT_GT(routed, 0);
@@ -126,7 +127,7 @@ TEST_P(MiniGoldens, LastLogitsTraceAndGreedy) {
   const auto executor = open_executor(k3_mini(), {.threads = 2, .backend = GetParam().backend});
   const std::vector<int32_t> ids = goldens.ids("input_ids");
   TraceCollector collector;
-  const Trace trace = run_trace(*executor, ids, 64, collector);
+  const Trace trace = run_trace(*executor, ids, {.chunk = 64}, collector);
   const std::span<const float> last8 = trace.logits.as<float>().last(static_cast<size_t>(8 * executor->vocab_size()));
   expect_close(last8, goldens.floats("logits.last8"), kLogits, "logits.last8");
   expect_close(trace.layer_mean_abs.as<float>(), goldens.floats("trace.mean_abs"), kHidden, "trace.mean_abs");

@@ -2,10 +2,12 @@
 // the specification states. Written for tests only.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <map>
 #include <string>
 #include <string_view>
@@ -76,8 +78,10 @@ inline Json config() {
     }})");
 }
 
+inline const std::vector<int> kMlaLayers = {2, 4};
+
 // All 320 tensors with their full names, written out from the tables of K3 spec 2.2 and 2.3 (not from Weft's parameter table).
-inline std::vector<TensorSpec> tensors() {
+inline std::vector<TensorSpec> tensors(const std::vector<int>& mla_layers = kMlaLayers) {
   std::vector<TensorSpec> out;
   const auto add = [&](const std::string& name, DType dtype, const Shape& shape) {
     out.push_back({"language_model." + name, dtype, shape});
@@ -95,7 +99,7 @@ inline std::vector<TensorSpec> tensors() {
       add(layer + norm + ".weight", kB, {32});
     for (const char* proj : {"self_attention_res_proj", "mlp_res_proj"}) add(layer + proj + ".weight", kB, {1, 32});
     const std::string attn = layer + "self_attn.";
-    if (l == 2 || l == 4) {
+    if (std::ranges::find(mla_layers, l) != mla_layers.end()) {
       add(attn + "q_a_proj.weight", kB, {8, 32});
       add(attn + "q_a_layernorm.weight", kB, {8});
       add(attn + "q_b_proj.weight", kB, {24, 8});
@@ -162,22 +166,29 @@ inline std::vector<std::byte> bytes_of(const TensorSpec& spec) {
   return out;
 }
 
+// The model, or one that differs from it.
+struct Variant {
+  Json config = golden::config();
+  std::vector<int> mla_layers = kMlaLayers;
+  std::function<std::vector<std::byte>(const TensorSpec&)> bytes = bytes_of;
+};
+
 // Writes config.json, two shards and their index into `dir` (created).
-inline void write(const std::filesystem::path& dir) {
+inline void write(const std::filesystem::path& dir, const Variant& variant = {}) {
   std::filesystem::create_directories(dir);
-  std::ofstream(dir / "config.json") << config().dump(2);
+  std::ofstream(dir / "config.json") << variant.config.dump(2);
   Json weight_map = Json::object();
   for (int file = 1; file <= 2; ++file) {
     const std::string file_name = fmt::format("model-0000{}-of-000002.safetensors", file);
     std::vector<TensorSpec> specs;
-    for (const TensorSpec& spec : tensors()) {
+    for (const TensorSpec& spec : tensors(variant.mla_layers)) {
       const bool late = spec.name.find(".layers.0.") == std::string::npos && spec.name.find(".layers.1.") == std::string::npos;
       if (late != (file == 2)) continue;
       specs.push_back(spec);
       weight_map[spec.name] = file_name;
     }
     SafetensorsWriter writer(dir / file_name, specs);
-    for (const TensorSpec& spec : specs) writer.append(spec.name, bytes_of(spec));
+    for (const TensorSpec& spec : specs) writer.append(spec.name, variant.bytes(spec));
     writer.finish();
   }
   std::ofstream(dir / "model.safetensors.index.json") << Json{{"metadata", Json::object()}, {"weight_map", weight_map}}.dump(1);

@@ -13,6 +13,7 @@
 
 #include "formats/safetensors.h"
 #include "model/checkpoint.h"
+#include "model/routing.h"
 #include "model/stage.h"
 #include "model/stage_options.h"
 #include "pipeline/local_executor.h"
@@ -117,6 +118,18 @@ inline ops::SamplingParams greedy() {
   ops::SamplingParams params;
   params.temperature = 0.0F;
   return params;
+}
+
+// [T, experts]: the combining weights, zero where an expert was not chosen.
+inline std::vector<float> dense_weights(const LayerRouting& routing, int64_t experts) {
+  const auto tokens = static_cast<size_t>(routing.experts.shape()[0]);
+  const auto chosen = static_cast<size_t>(routing.experts.shape()[1]);
+  std::vector<float> dense(tokens * static_cast<size_t>(experts));
+  for (size_t i = 0; i < tokens * chosen; ++i) {
+    const auto expert = static_cast<size_t>(routing.experts.as<int32_t>()[i]);
+    dense[i / chosen * static_cast<size_t>(experts) + expert] = routing.weights.as<float>()[i];
+  }
+  return dense;
 }
 
 // max|a - b| / max|b| over the tensor.

@@ -10,9 +10,11 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/fault.h"
 #include "model/decode_cost.h"
 #include "model/expert_store.h"
 #include "model/fingerprint.h"
+#include "model/routing.h"
 #include "model/step_buffer.h"
 #include "model/weight_placer.h"
 #include "ops/ops.h"
@@ -302,7 +304,6 @@ class KimiStage final : public Stage {
   void mlp(ops::Context& context, const MlpWeights& weights, TensorView x, MutableTensorView y);
   void moe(ops::Context& context, const Batch& batch, LayerIndex layer, const MoeWeights& weights, TensorView x,
            MutableTensorView y);
-  void trace_routing(const Batch& batch, LayerIndex layer, TensorView ids, TensorView weights, std::span<const float> margins);
   [[nodiscard]] std::vector<ops::StateSegment> slot_segments(const Batch& batch, const SlotTensor& tensor);
   [[nodiscard]] Tensor logits(ops::Context& context, const Batch& batch, const StepTables& tables, const Residual& residual);
   void trace(const Batch& batch, TracePoint point, LayerIndex layer, TensorView rows);
@@ -484,7 +485,8 @@ Stage::Output KimiStage::forward(ops::Context& context, const Batch& batch, std:
 
 StepResult KimiStage::compute_recorded(ops::Context& context, const Batch& batch, const StepTables& tables, Residual residual) {
   constexpr int64_t kMostRows = 64;  // longer steps gain little and come in many shapes
-  if (device_->is_host() || batch.trace != nullptr || batch.rows() > kMostRows || !(first() && last())) {
+  if (device_->is_host() || batch.trace != nullptr || batch.routing != nullptr || batch.rows() > kMostRows ||
+      !(first() && last())) {
     return compute(context, batch, tables, std::move(residual));
   }
   if (recorded_tables_ != tables_.address()) {
@@ -541,6 +543,10 @@ void KimiStage::run_layer(ops::Context& context, const Batch& batch, const StepT
   const MutableTensorView y = take(rows);
   const auto accumulate = [&] { ops::add(context, residual.hidden->view(), y, residual.hidden->mutable_view()); };
 
+  const bool starts_block = config_.residual_block && layer.value % *config_.residual_block == 0;
+  const auto freeze_block = [&] { residual.blocks.push_back(residual.hidden); };
+
+  if (starts_block && on(Fault::block_before_attention_mix)) freeze_block();
   const TensorView attention_in = mixed(context, residual, weights.attention_mix);
   trace(batch, TracePoint::attn_in, layer, attention_in);
   ops::rms_norm(context, attention_in, weights.input_norm.view(), config_.rms_norm_eps, normed);
@@ -550,16 +556,17 @@ void KimiStage::run_layer(ops::Context& context, const Batch& batch, const StepT
     mla(context, tables.layers[index], std::get<MlaWeights>(weights.attention), normed, y);
   }
   trace(batch, TracePoint::attn_out, layer, y);
-  if (config_.residual_block && layer.value % *config_.residual_block == 0) {
-    // The mix above still saw the old blocks; only now is the running sum frozen and restarted (K3 spec 3.2).
-    residual.blocks.push_back(std::move(residual.hidden));
+  // The mix above still saw the old blocks; only now is the running sum frozen and restarted (K3 spec 3.2).
+  if (starts_block && !on(Fault::block_before_attention_mix)) freeze_block();
+  if (starts_block && on(Fault::sum_not_restarted)) residual.hidden = copy_of(residual.hidden->view());
+  if (starts_block && !on(Fault::sum_not_restarted)) {
     residual.hidden = copy_of(y);
   } else {
     accumulate();
   }
   trace(batch, TracePoint::after_attn, layer, residual.hidden->view());
 
-  const TensorView mlp_in = mixed(context, residual, weights.mlp_mix);
+  const TensorView mlp_in = on(Fault::mlp_mix_skipped) ? residual.hidden->view() : mixed(context, residual, weights.mlp_mix);
   trace(batch, TracePoint::mlp_in, layer, mlp_in);
   ops::rms_norm(context, mlp_in, weights.post_norm.view(), config_.rms_norm_eps, normed);
   if (const auto* dense = std::get_if<MlpWeights>(&weights.mlp)) {
@@ -623,12 +630,13 @@ void KimiStage::mla(ops::Context& context, const StepTables::Layer& tables, cons
   const Workspace::Scope scope(workspace_);
   const ops::MlaShape& shape = config_.mla;
   const int64_t rows = x.shape[0];
+  const float norm_eps = on(Fault::mla_norm_epsilon) ? config_.rms_norm_eps : kMlaNormEps;
 
   MutableTensorView q;  // [T, Hm*(dn+dr)]
   if (config_.q_lora_rank) {
     const MutableTensorView low = linear(context, x, weights.q_a_proj);
     const MutableTensorView low_normed = take(low.shape);
-    ops::rms_norm(context, low, weights.q_a_norm.view(), kMlaNormEps, low_normed);
+    ops::rms_norm(context, low, weights.q_a_norm.view(), norm_eps, low_normed);
     q = linear(context, low_normed, weights.q_b_proj);
   } else {
     q = linear(context, x, weights.q_proj);
@@ -636,7 +644,7 @@ void KimiStage::mla(ops::Context& context, const StepTables::Layer& tables, cons
   const MutableTensorView raw_latent = linear(context, x, weights.kv_a_proj.rows(0, shape.latent));
   const MutableTensorView k_rope = linear(context, x, weights.kv_a_proj.rows(shape.latent, shape.latent + shape.rope));
   const MutableTensorView latent = take(raw_latent.shape);
-  ops::rms_norm(context, raw_latent, weights.kv_a_norm.view(), kMlaNormEps, latent);
+  ops::rms_norm(context, raw_latent, weights.kv_a_norm.view(), norm_eps, latent);
 
   ops::mla_append(context, shape, latent, k_rope, tables.pages);
 
@@ -681,7 +689,14 @@ void KimiStage::moe(ops::Context& context, const Batch& batch, LayerIndex layer,
     // The operator does not know the layer.
     fail(error.kind(), fmt::format("layer {}", layer.value), "{}", error.what());
   }
-  trace_routing(batch, layer, ids, combine, margin_values);
+  trace(batch, TracePoint::experts, layer, ids);
+  trace(batch, TracePoint::expert_weights, layer, combine);
+  trace(batch, TracePoint::router_margin, layer, margins);
+  if (batch.routing != nullptr) {
+    const LayerRouting forced = routing_of_rows(*batch.routing, layer, batch.groups, config_.experts, chosen);
+    device_->upload(ids.data, forced.experts.view().data, forced.experts.bytes());
+    device_->upload(combine.data, forced.weights.view().data, forced.weights.bytes());
+  }
 
   const TensorView z = config_.latent_size ? TensorView(linear(context, x, weights.latent_down)) : x;
   const MutableTensorView routed = take({rows, config_.expert_width()});
@@ -709,24 +724,6 @@ void KimiStage::moe(ops::Context& context, const Batch& batch, LayerIndex layer,
   }
 }
 
-void KimiStage::trace_routing(const Batch& batch, LayerIndex layer, TensorView ids, TensorView weights,
-                              std::span<const float> margins) {
-  if (batch.trace == nullptr) return;
-  const Tensor host_ids = device_->fetch(ids);
-  const Tensor host_weights = device_->fetch(weights);
-  Tensor dense = Tensor::zeros(DType::f32, {batch.rows(), config_.experts});
-  const int64_t chosen = config_.router.experts_per_token;
-  for (int64_t row = 0; row < batch.rows(); ++row) {
-    for (int64_t i = 0; i < chosen; ++i) {
-      const auto at = static_cast<size_t>(row * chosen + i);
-      dense.as<float>()[static_cast<size_t>(row * config_.experts + host_ids.as<int32_t>()[at])] = host_weights.as<float>()[at];
-    }
-  }
-  batch.trace->record(TracePoint::router_weights, layer, dense.view());
-  trace(batch, TracePoint::router_margin, layer,
-        {DType::f32, {batch.rows()}, reinterpret_cast<const std::byte*>(margins.data())});
-}
-
 Tensor KimiStage::logits(ops::Context& context, const Batch& batch, const StepTables& tables, const Residual& residual) {
   const auto wanted = static_cast<int64_t>(batch.logits_rows.size());
   Tensor result = step_tensor({wanted, config_.vocab_size});
@@ -742,7 +739,8 @@ Tensor KimiStage::logits(ops::Context& context, const Batch& batch, const StepTa
   wanted_rows.hidden = gathered(*residual.hidden);
 
   const LayerIndex last_layer = layers_.end - LayerIndex(1);
-  const TensorView x = mixed(context, wanted_rows, head_.output_mix);
+  const TensorView x =
+      on(Fault::output_mix_skipped) ? wanted_rows.hidden->view() : mixed(context, wanted_rows, head_.output_mix);
   trace(batch, TracePoint::mixed, last_layer, x);
   const MutableTensorView normed = take(shape);
   ops::rms_norm(context, x, head_.norm.view(), config_.rms_norm_eps, normed);

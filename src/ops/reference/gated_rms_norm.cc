@@ -1,5 +1,6 @@
 #include <cmath>
 
+#include "base/fault.h"
 #include "ops/math.h"
 #include "ops/reference/reference.h"
 #include "ops/split.h"
@@ -18,9 +19,15 @@ void gated_rms_norm(Context& context, TensorView o, TensorView weight, float eps
   context.pool->parallel_for(count, task_grain(context, count, 16 * size), [&](int64_t begin, int64_t end) {
     for (int64_t item = begin; item < end; ++item) {
       const int64_t at = item * size;
-      const float factor = 1.0F / std::sqrt(lane_dot(os + at, os + at, size) / static_cast<float>(size) + eps);
+      float square = lane_dot(os + at, os + at, size);
+      if (on(Fault::gate_before_o_norm)) {
+        square = 0.0F;
+        for (int64_t i = at; i < at + size; ++i) square += os[i] * os[i] * sigmoid(gates[i]) * sigmoid(gates[i]);
+      }
+      const float factor = 1.0F / std::sqrt(square / static_cast<float>(size) + eps);
       for (int64_t i = 0; i < size; ++i) {
-        ys[at + i] = round_if(rounds, os[at + i] * factor * w[i] * sigmoid(gates[at + i]));
+        const float gate_value = on(Fault::silu_output_gate) ? silu(gates[at + i]) : sigmoid(gates[at + i]);
+        ys[at + i] = round_if(rounds, os[at + i] * factor * w[i] * gate_value);
       }
     }
   });

@@ -1,5 +1,6 @@
 #include <cmath>
 
+#include "base/fault.h"
 #include "ops/math.h"
 #include "ops/reference/reference.h"
 #include "ops/split.h"
@@ -18,9 +19,11 @@ void kda_gate(Context& context, TensorView z, TensorView a_log, TensorView dt_bi
   context.pool->parallel_for(count, task_grain(context, count, 16 * size), [&](int64_t begin, int64_t end) {
     for (int64_t item = begin; item < end; ++item) {
       const int64_t head = item % heads;
-      const float a = std::exp(as[head]);
+      float a = std::exp(as[head]);
       for (int64_t i = 0; i < size; ++i) {
-        const float value = zs[item * size + i] + bias[head * size + i];
+        float value = zs[item * size + i] + bias[head * size + i];
+        if (on(Fault::a_log_per_channel)) a = std::exp(i < heads ? as[i] : 0.0F);
+        if (on(Fault::dt_bias_after_exp)) value = zs[item * size + i] + bias[head * size + i] / a;
         gs[item * size + i] = lower_bound ? *lower_bound * sigmoid(a * value) : -a * softplus(value);
       }
     }

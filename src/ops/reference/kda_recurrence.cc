@@ -2,6 +2,7 @@
 #include <cmath>
 #include <vector>
 
+#include "base/fault.h"
 #include "ops/math.h"
 #include "ops/reference/reference.h"
 #include "ops/split.h"
@@ -15,7 +16,8 @@ constexpr float kNormEpsilon = 1e-6F;  // added to the sum of squares, not to th
 // One token of one head. s [d key, d value] is updated; work has room for 3 d values.
 void step(int64_t d, const float* q_raw, const float* k_raw, const float* v, const float* g, float beta, float* s, float* work,
           float* o) {
-  const auto inverse_norm = [d](const float* x) { return 1.0F / std::sqrt(lane_dot(x, x, d) + kNormEpsilon); };
+  const float epsilon = on(Fault::l2norm_epsilon_on_mean) ? kNormEpsilon * static_cast<float>(d) : kNormEpsilon;
+  const auto inverse_norm = [d, epsilon](const float* x) { return 1.0F / std::sqrt(lane_dot(x, x, d) + epsilon); };
   const float q_factor = inverse_norm(q_raw);
   const float k_factor = inverse_norm(k_raw);
   const float scale = 1.0F / std::sqrt(static_cast<float>(d));
@@ -28,6 +30,7 @@ void step(int64_t d, const float* q_raw, const float* k_raw, const float* v, con
   for (int64_t i = 0; i < d; ++i) {
     const float decay = std::exp(g[i]);
     for (int64_t j = 0; j < d; ++j) {
+      if (on(Fault::delta_from_undecayed_state)) u[j] += k[i] * s[i * d + j] * (1.0F - decay);
       s[i * d + j] *= decay;
       u[j] += k[i] * s[i * d + j];
     }
@@ -38,6 +41,7 @@ void step(int64_t d, const float* q_raw, const float* k_raw, const float* v, con
   for (int64_t i = 0; i < d; ++i) {
     const float q = q_raw[i] * q_factor * scale;
     for (int64_t j = 0; j < d; ++j) {
+      if (on(Fault::output_before_update)) sum[j] -= q * k[i] * u[j];
       s[i * d + j] += k[i] * u[j];
       sum[j] += q * s[i * d + j];
     }

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <vector>
 
+#include "base/fault.h"
 #include "ops/attention_blocks.h"
 #include "ops/reference/reference.h"
 #include "ops/split.h"
@@ -19,7 +20,8 @@ const float* cached_row(const MlaShape& shape, const PagedSegment& segment, int6
 // One query row and head at `position`.
 void attend(const MlaShape& shape, const PagedSegment& segment, int64_t position, const float* q_r, const float* ql,
             float* block_lat, float* lat) {
-  const float scale = 1.0F / std::sqrt(static_cast<float>(shape.nope + shape.rope));
+  const int64_t scored = on(Fault::mla_scale_from_nope) ? shape.nope : shape.nope + shape.rope;
+  const float scale = 1.0F / std::sqrt(static_cast<float>(scored));
   std::array<float, kAttentionBlock> scores;
   RunningSoftmax running;
   std::fill_n(lat, shape.latent, 0.0F);
@@ -27,8 +29,8 @@ void attend(const MlaShape& shape, const PagedSegment& segment, int64_t position
     const int64_t count = std::min(kAttentionBlock, position + 1 - begin);
     for (int64_t i = 0; i < count; ++i) {
       const float* row = cached_row(shape, segment, begin + i);
-      scores[static_cast<size_t>(i)] =
-          scale * (lane_dot(ql, row, shape.latent) + lane_dot(q_r, row + shape.latent, shape.rope));
+      const float rope_part = on(Fault::k_rope_dropped) ? 0.0F : lane_dot(q_r, row + shape.latent, shape.rope);
+      scores[static_cast<size_t>(i)] = scale * (lane_dot(ql, row, shape.latent) + rope_part);
     }
     const RunningSoftmax block = exponentiate({scores.data(), static_cast<size_t>(count)});
     std::fill_n(block_lat, shape.latent, 0.0F);

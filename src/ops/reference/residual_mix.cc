@@ -2,6 +2,7 @@
 #include <cmath>
 #include <vector>
 
+#include "base/fault.h"
 #include "ops/math.h"
 #include "ops/reference/reference.h"
 #include "ops/split.h"
@@ -37,6 +38,12 @@ void residual_mix(Context& context, std::span<const TensorView> sources, TensorV
       float sum = 0.0F;
       for (float& value : p) sum += value = std::exp(value - max);
       for (float& value : p) value /= sum;
+      if (on(Fault::mix_of_normalised_vectors)) {
+        for (size_t i = 0; i < sources.size(); ++i) {
+          const float* v = sources[i].as<float>().data() + t * size;
+          p[i] /= std::sqrt(lane_dot(v, v, size) / static_cast<float>(size) + eps);
+        }
+      }
       std::fill_n(mix, size, 0.0F);
       for (size_t i = 0; i < sources.size(); ++i) {
         const float* v = sources[i].as<float>().data() + t * size;

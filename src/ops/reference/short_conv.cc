@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "base/fault.h"
 #include "ops/math.h"
 #include "ops/reference/reference.h"
 #include "ops/split.h"
@@ -32,7 +33,8 @@ void short_conv(Context& context, TensorView x, TensorView taps, std::span<const
                                      float sum = 0.0F;
                                      for (int64_t j = 0; j < kernel; ++j)
                                        sum += tap[c * kernel + j] * line[static_cast<size_t>(t + j)];
-                                     ys[(segment.first_row + t) * channels + c] = round_if(rounds, silu(sum));
+                                     const float activated = on(Fault::no_silu_after_convolution) ? sum : silu(sum);
+                                     ys[(segment.first_row + t) * channels + c] = round_if(rounds, activated);
                                    }
                                    for (int64_t j = 0; j < history; ++j) {
                                      segment.out[j * channels + c] = line[static_cast<size_t>(segment.row_count + j)];
