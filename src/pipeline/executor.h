@@ -19,6 +19,7 @@
 
 #include "base/guard.h"
 #include "base/units.h"
+#include "model/stage.h"
 #include "model/trace.h"
 #include "ops/sample.h"
 #include "tensor/tensor.h"
@@ -73,8 +74,8 @@ class Executor {
   [[nodiscard]] virtual int64_t vocab_size() const = 0;
   // Weight bytes that one decoded token of one sequence reads, over all stages.
   [[nodiscard]] virtual ByteCount bytes_per_token() const = 0;
-  // Memory of sequence states and workspaces so far, over all stages.
-  [[nodiscard]] virtual ByteCount state_bytes() = 0;
+  // Over all stages, once all submitted steps are done.
+  [[nodiscard]] virtual MemoryUse memory() = 0;
 
   [[nodiscard]] virtual SequenceId create() = 0;                   // empty
   [[nodiscard]] virtual SequenceId fork(SequenceId sequence) = 0;  // at the same token count; copies nothing

@@ -39,7 +39,7 @@ class LocalExecutor final : public Executor {
   [[nodiscard]] int64_t layer_count() const override;
   [[nodiscard]] int64_t vocab_size() const override;
   [[nodiscard]] ByteCount bytes_per_token() const override;
-  [[nodiscard]] ByteCount state_bytes() override;
+  [[nodiscard]] MemoryUse memory() override;
   [[nodiscard]] SequenceId create() override;
   [[nodiscard]] SequenceId fork(SequenceId sequence) override;
   void release(SequenceId sequence) override;

@@ -19,7 +19,7 @@ class ScriptedExecutor : public Executor {
   int64_t layer_count() const override { return 1; }
   int64_t vocab_size() const override { return vocab_; }
   ByteCount bytes_per_token() const override { return ByteCount(1000); }
-  ByteCount state_bytes() override { return ByteCount(0); }
+  MemoryUse memory() override { return {}; }
   SequenceId create() override {
     const SequenceId id(++created_);
     fed[id];
@@ -76,7 +76,7 @@ class LoggingExecutor : public Executor {
   int64_t layer_count() const override { return inner_.layer_count(); }
   int64_t vocab_size() const override { return inner_.vocab_size(); }
   ByteCount bytes_per_token() const override { return inner_.bytes_per_token(); }
-  ByteCount state_bytes() override { return inner_.state_bytes(); }
+  MemoryUse memory() override { return inner_.memory(); }
   SequenceId create() override { return inner_.create(); }
   SequenceId fork(SequenceId sequence) override { return inner_.fork(sequence); }
   void release(SequenceId sequence) override { inner_.release(sequence); }
