@@ -26,6 +26,7 @@ void add_eval(CLI::App& app, Command& command);
 void add_inspect(CLI::App& app, Command& command);
 void add_check(CLI::App& app, Command& command);
 void add_plan(CLI::App& app, Command& command);
+void add_bench(CLI::App& app, Command& command);
 void add_synth(CLI::App& app, Command& command);
 void add_truncate(CLI::App& app, Command& command);
 void add_trace(CLI::App& app, Command& command);

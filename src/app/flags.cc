@@ -8,6 +8,7 @@
 #include "app/terminal.h"
 #include "engine/engine.h"
 #include "model/checkpoint.h"
+#include "pipeline/plan.h"
 
 namespace weft {
 
@@ -38,6 +39,9 @@ void ModelFlags::add(CLI::App& app, bool with_prefill_chunk) {
         ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
         ->capture_default_str();
   }
+  app.add_option("--memory", memory,
+                 "Memory of this process, as in 24GiB; default: what the system or its control group leaves. Routed experts "
+                 "for which there is no room are read again when a token needs them");
   pp_layers_option = app.add_option("--pp-layers", pp_layers,
                                     "Layers of each stage, as in 0-3,4-7 or 4+4; stages are threads of this process");
   app.add_option("--pp-size", pp_size, "Number of stages, split by the plan")->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
@@ -64,6 +68,8 @@ ModelOptions ModelFlags::options() const {
   made.backend = device == "cuda" ? ops::Backend::cuda : reference ? ops::Backend::reference : ops::Backend::cpu;
   made.dummy_weights = load_from == "dummy";
   made.threads = threads;
+  if (!memory.empty()) made.memory = parse_memory(memory);
+  made.prefill_chunk = prefill_chunk;
   if (pp_layers_option != nullptr && pp_layers_option->count() > 0) made.pp_layers = pp_layers;
   made.pp_size = pp_size;
   return made;
@@ -84,7 +90,7 @@ std::unique_ptr<Model> ModelFlags::load() const {
 
 LoadedExecutor ModelFlags::load_executor() const {
   LoadedExecutor loaded = while_loading([&] { return weft::load_executor(options()); });
-  for (const std::string& note : loaded.checkpoint->notes()) write_note("note: " + note);
+  for (const std::string& note : loaded.notes) write_note("note: " + note);
   return loaded;
 }
 

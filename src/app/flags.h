@@ -26,6 +26,7 @@ struct ModelFlags {
   std::string dir;
   std::string profile;
   std::string pp_layers;
+  std::string memory;
   const CLI::Option* pp_layers_option = nullptr;
   std::optional<int64_t> pp_size;
   int threads = 0;

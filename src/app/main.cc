@@ -102,6 +102,7 @@ int run(int argc, char** argv) {
   weft::add_check(app, command);
   weft::add_plan(app, command);
   weft::add_trace(app, command);
+  weft::add_bench(app, command);
   weft::add_synth(app, command);
   weft::add_truncate(app, command);
   weft::add_help(app, command);

@@ -8,6 +8,7 @@
 #include "app/command.h"
 #include "app/flags.h"
 #include "app/terminal.h"
+#include "base/system_memory.h"
 
 namespace weft {
 namespace {
@@ -18,6 +19,7 @@ Exit code 3 when the model does not fit; the message names the shortfall of each
 
 Examples:
   weft plan -m models/k3-mini --pp-size 3
+  weft plan -m Kimi-K3 --memory auto
   weft plan -m Kimi-K3 --pp-size 4 --node-memory 512GiB --bandwidth 400
   weft plan -m Kimi-K3 --pp-layers 0-30,31-61,62-92 --node-memory 512GiB --reserve-fraction 0.03 --json)";
 
@@ -26,6 +28,7 @@ constexpr int64_t kMostTokens = 32768;  // reserved for a sequence unless --toke
 struct Flags {
   std::string dir;
   PlanOptions options;
+  std::string node_memory;
   std::string memory;
   std::string profile;
   std::optional<int64_t> tokens;
@@ -54,7 +57,8 @@ Sized read_model(const std::filesystem::path& dir) {
 
 ExitCode plan(const Flags& flags) {
   PlanOptions options = flags.options;
-  if (!flags.memory.empty()) options.node_memory = parse_memory_list(flags.memory);
+  if (!flags.node_memory.empty()) options.node_memory = parse_memory_list(flags.node_memory);
+  if (!flags.memory.empty()) options.memory = flags.memory == "auto" ? available_memory() : parse_memory(flags.memory);
   if (flags.profile == "exact") options.profile = ops::Profile::exact;
   if (flags.profile == "bf16") options.profile = ops::Profile::bf16;
   if (flags.bandwidth) options.bandwidth = *flags.bandwidth * 1e9;
@@ -80,9 +84,14 @@ void add_plan(CLI::App& app, Command& command) {
       ->check(whole_number(1, 1U << 20U));
   flags->layers_option =
       sub->add_option("--pp-layers", options.layers, "Layers of each stage, as in 0-3,4-7 or 4+4; default: the best split");
-  sub->add_option("--node-memory", flags->memory,
-                  "Memory of each node, one value for all or a list, as in 512GiB; default: no limit");
-  sub->add_option("--reserve-fraction", options.reserve_fraction, "Share of each node's memory that stays free")
+  CLI::Option* node_memory = sub->add_option(
+      "--node-memory", flags->node_memory, "Memory of each node, one value for all or a list, as in 512GiB; default: no limit");
+  sub->add_option(
+         "--memory", flags->memory,
+         "Memory of one process that runs all stages, as in 24GiB, or auto: what generate uses here. Routed experts for "
+         "which there is no room are read again when a token needs them")
+      ->excludes(node_memory);
+  sub->add_option("--reserve-fraction", options.reserve_fraction, "Share of the memory that stays free")
       ->check(CLI::Range(0.0, 0.5))
       ->capture_default_str();
   sub->add_option("--pp-max-sequences", options.sequences, "Sequences that the plan leaves room for")

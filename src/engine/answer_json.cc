@@ -99,8 +99,8 @@ Json result_json(const Model& model, const TurnResult& result, bool thinking) {
   weft["generated_tokens_per_second"] = known(result.statistics.generate_rate());
   weft["bytes_per_token"] = model.executor().bytes_per_token().value;
   weft["gigabytes_per_second"] = known(bytes_rate(model, result) / kGiga);
-  weft["state_bytes"] = model.executor().state_bytes().value;
-  weft["peak_memory_bytes"] = peak_memory().value;
+  weft["weight_bytes"] = model.weight_bytes().value;
+  weft["memory"] = memory_json(model.executor().memory());
   weft["notes"] = result.notes;
   for (const std::string& note : model.notes()) weft["notes"].push_back(note);
   return made;

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "engine/process_memory.h"
+#include "base/system_memory.h"
 #include "ops/ops.h"
 
 namespace weft {
@@ -55,7 +55,7 @@ int64_t automatic_interval(const StateMemory& memory, ByteCount budget, int64_t 
 Engine::Engine(Executor& executor, const EngineOptions& options)
     : executor_(executor), options_(options), store_(executor, {options.folder, options.disk}) {
   check_options(options_);
-  state_memory_ = options_.state_memory > ByteCount(0) ? options_.state_memory : ByteCount(physical_memory().value / 4);
+  state_memory_ = options_.state_memory > ByteCount(0) ? options_.state_memory : ByteCount(available_memory() / 4);
   const StateMemory memory = executor_.state_memory();
   context_limit_ = std::min(options_.max_context, longest_sequence(memory, executor_.states(), state_memory_));
   keep_every_ = options_.keep_every > 0 ? options_.keep_every : automatic_interval(memory, state_memory_, context_limit_);

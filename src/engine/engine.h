@@ -29,7 +29,7 @@ struct EngineOptions {
   int64_t prefill_chunk = 512;   // prompt rows of one step over all requests, >= 1
   int64_t max_running = 64;      // requests that hold memory, >= 1
   int64_t max_queue = 1024;      // requests that wait, >= 1
-  ByteCount state_memory;        // of all sequence states, stored ones included; 0: a quarter of the machine's memory
+  ByteCount state_memory;        // of all sequence states, stored ones included; 0: a quarter of what is available
   bool keep_states = true;       // the prefix store
   int64_t keep_every = 0;        // tokens between stored states; 0: so that one whole context fills a quarter of state_memory
   bool keep_prompt_end = true;   // also store the state before the last token of each prompt

@@ -4,27 +4,33 @@
 #include <thread>
 
 #include "base/error.h"
+#include "base/system_memory.h"
 #include "model/checkpoint.h"
 #include "model/stage.h"
 #include "model/stage_options.h"
+#include "model/trunk.h"
 #include "pipeline/local_executor.h"
 #include "pipeline/plan.h"
 
 namespace weft {
 namespace {
 
-constexpr int64_t kExactBelow = 1LL << 30;  // bytes of weights (design.md 4)
 constexpr int kMaxThreads = 1024;
 
-std::vector<LayerRange> split(const Checkpoint& checkpoint, const ModelOptions& options) {
-  const int64_t layers = checkpoint.all_layers().size();
-  if (options.pp_layers) return parse_layer_ranges(*options.pp_layers, layers, options.pp_size);
-  if (options.pp_size.value_or(1) == 1) return {checkpoint.all_layers()};
-  PlanOptions plan_options;
-  plan_options.stages = options.pp_size;
-  std::vector<LayerRange> ranges;
-  for (const PlanStage& stage : make_plan(plan_model(checkpoint), plan_options).stages) ranges.push_back(stage.layers);
-  return ranges;
+Plan plan_of(const Checkpoint& checkpoint, const ModelOptions& options) {
+  PlanOptions wanted;
+  wanted.stages = options.pp_size;
+  if (options.pp_layers) {
+    // An empty text is no split, and must not become the default one.
+    (void)parse_layer_ranges(*options.pp_layers, checkpoint.all_layers().size(), options.pp_size);
+    wanted.layers = *options.pp_layers;
+  }
+  wanted.tokens = std::min(wanted.tokens, TokenCount(checkpoint.config().max_context));
+  wanted.prefill_chunk = options.prefill_chunk;
+  wanted.profile = options.profile;
+  // A GPU holds all weights in memory of its own.
+  if (options.backend != ops::Backend::cuda) wanted.memory = options.memory.value_or(available_memory());
+  return make_plan(plan_model(checkpoint), wanted);
 }
 
 int thread_count(int wanted) {
@@ -45,15 +51,25 @@ LoadedExecutor load_executor(const ModelOptions& options) {
   loaded.threads = thread_count(options.threads);
   loaded.checkpoint = std::make_shared<const Checkpoint>(options.dir);
   loaded.weight_bytes = loaded.checkpoint->weight_bytes(loaded.checkpoint->all_layers());
-  loaded.profile = options.profile.value_or(loaded.weight_bytes.value < kExactBelow ? ops::Profile::exact : ops::Profile::bf16);
-  loaded.stages = split(*loaded.checkpoint, options);
+  loaded.notes = loaded.checkpoint->notes();
+  const Plan plan = plan_of(*loaded.checkpoint, options);
+  loaded.profile = plan.profile;
   std::vector<std::unique_ptr<Stage>> stages;
-  for (const LayerRange& range : loaded.stages) {
+  for (const PlanStage& planned : plan.stages) {
+    loaded.stages.push_back(planned.layers);
     StageOptions stage_options;
-    stage_options.layers = range;
+    stage_options.layers = planned.layers;
     stage_options.profile = loaded.profile;
     if (options.backend == ops::Backend::cuda) stage_options.device = open_cuda_device();
     stage_options.dummy_weights = options.dummy_weights;
+    if (planned.experts_kept < planned.experts) {
+      stage_options.expert_budget = ByteCount(planned.experts_kept);
+      loaded.notes.push_back(fmt::format(
+          "memory: {} of the {} of routed experts of layers {} to {} stay in memory, the others are "
+          "read again when a token needs them",
+          human_bytes(planned.experts_kept), human_bytes(planned.experts), planned.layers.begin, planned.layers.end.value - 1));
+    }
+    if (!options.dummy_weights) read_trunk(*loaded.checkpoint, planned.layers);
     stages.push_back(make_stage(loaded.checkpoint, stage_options));
   }
   LocalExecutorOptions executor_options;

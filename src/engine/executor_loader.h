@@ -23,6 +23,8 @@ struct ModelOptions {
   bool dummy_weights = false;            // cuda: weights are made on the GPU, of the checkpoint only headers are read
   int threads = 0;                       // worker threads of each stage; 0: the cores this process may use
   std::optional<std::string> pp_layers;  // "0-3,4-7" or "4+4+4" (distributed.md 3.5); absent: by pp_size
+  std::optional<int64_t> memory;         // bytes of this process; absent: what is available now (base/system_memory.h)
+  int64_t prefill_chunk = 512;           // most rows of a step that the memory has to hold
   std::optional<int64_t> pp_size;        // stages as threads of this process; absent: as pp_layers says, else 1
 };
 
@@ -33,10 +35,12 @@ struct LoadedExecutor {
   int threads = 1;  // of each stage
   std::vector<LayerRange> stages;
   ByteCount weight_bytes;
+  std::vector<std::string> notes;  // of the checkpoint and of the plan
 };
 
-// Opens the checkpoint and builds its stages; needs no tokenizer. Throws bad_checkpoint and unsupported for the checkpoint,
-// bad_input and plan_impossible for the options.
+// Opens the checkpoint, reads the trunk of its weights and builds its stages; needs no tokenizer. A model that is larger than
+// the memory keeps the routed experts for which there is room (make_plan with PlanOptions::memory) and says so in a note.
+// Throws bad_checkpoint and unsupported for the checkpoint, bad_input and plan_impossible for the options.
 [[nodiscard]] LoadedExecutor load_executor(const ModelOptions& options);
 
 }  // namespace weft

@@ -39,7 +39,7 @@ std::unique_ptr<Model> Model::load(const ModelOptions& options) {
   model->threads_ = loaded.threads;
   model->stages_ = loaded.stages;
   model->weight_bytes_ = loaded.weight_bytes;
-  model->notes_ = loaded.checkpoint->notes();
+  model->notes_ = loaded.notes;
   return model;
 }
 

@@ -1,7 +1,6 @@
 #include "engine/process_memory.h"
 
 #include <sys/resource.h>
-#include <unistd.h>
 
 namespace weft {
 
@@ -11,8 +10,12 @@ ByteCount peak_memory() {
   return ByteCount(static_cast<int64_t>(usage.ru_maxrss) * 1024);  // Linux counts KiB
 }
 
-ByteCount physical_memory() {
-  return ByteCount(static_cast<int64_t>(::sysconf(_SC_PHYS_PAGES)) * static_cast<int64_t>(::sysconf(_SC_PAGESIZE)));
+Json memory_json(const MemoryUse& use) {
+  return {{"trunk_bytes", use.trunk.value},
+          {"expert_bytes", use.experts.value},
+          {"state_bytes", use.state.value},
+          {"workspace_bytes", use.workspace.value},
+          {"peak_bytes", peak_memory().value}};
 }
 
 }  // namespace weft

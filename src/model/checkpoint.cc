@@ -12,6 +12,7 @@
 #include <unordered_map>
 
 #include "base/file.h"
+#include "base/pages.h"
 #include "formats/logical_prefix.h"
 #include "formats/mx.h"
 #include "formats/packed.h"
@@ -305,6 +306,7 @@ struct Checkpoint::Impl {
       if (size != inventory.files()[file].size)
         fail(ErrorKind::bad_checkpoint, inventory.path_of(file).string(),
              "wanted {} bytes as when its header was read, found {}", inventory.files()[file].size, size);
+      read_pages_singly(mapping.file->bytes());
       mapped_shards.fetch_add(1);
       mapped_bytes.fetch_add(size);
       mapping.ready.store(mapping.file.get());

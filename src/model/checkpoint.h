@@ -8,7 +8,8 @@
 // Names are canonical (K3 spec 2.1): "language_model." is stripped, the legacy spellings `<stem>.proj_weight` and
 // `<stem>.norm_weight` and the alias `block_sparse_moe.e_score_correction_bias` stand for the names of the parameter table.
 // Opening reads the configuration, the index and every header, and no tensor data. A shard is mapped when the first tensor in
-// it is bound. All members are const and safe to call from several threads; views live as long as the Checkpoint.
+// it is bound; a touched page is then read alone, and model/trunk.h and ExpertStore bring in what is wanted in one piece. All
+// members are const and safe to call from several threads; views live as long as the Checkpoint.
 #pragma once
 
 #include <cstdint>

@@ -22,4 +22,23 @@ ByteCount decode_bytes_per_token(const Checkpoint& checkpoint, LayerRange range)
   return sum;
 }
 
+double prefill_operations(const Checkpoint& checkpoint, TokenCount tokens) {
+  const KimiConfig& config = checkpoint.config();
+  double of_token = 0.0;
+  double of_pair = 0.0;
+  for (const ParamSpec& spec : checkpoint.params()) {
+    if (!spec.matrix || spec.owner != Owner::layer) continue;
+    const auto used = static_cast<double>(spec.copies > 1 ? config.router.experts_per_token : 1);
+    of_token += 2.0 * used * static_cast<double>(spec.shape.elements());
+  }
+  for (const bool kda : config.is_kda) {
+    const int64_t of_kda = config.kda_heads * 7 * config.kda_head_dim * config.kda_head_dim;
+    const int64_t of_mla = config.mla.heads * 2 * (2 * config.mla.latent + config.mla.rope);
+    (kda ? of_token : of_pair) += static_cast<double>(kda ? of_kda : of_mla);
+  }
+  const auto count = static_cast<double>(tokens.value);
+  const double head = 2.0 * static_cast<double>(config.vocab_size * config.hidden_size);
+  return count * of_token + count * (count + 1.0) / 2.0 * of_pair + head;
+}
+
 }  // namespace weft

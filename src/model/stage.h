@@ -13,6 +13,23 @@
 
 namespace weft {
 
+// What a stage, or all stages of an executor, have in memory.
+struct MemoryUse {
+  ByteCount trunk;      // weights that every token reads, as mapped
+  ByteCount experts;    // routed experts that are held, as mapped
+  ByteCount state;      // of all sequences
+  ByteCount workspace;  // activations of the largest step so far
+
+  [[nodiscard]] ByteCount total() const { return trunk + experts + state + workspace; }
+  MemoryUse& operator+=(const MemoryUse& other) {
+    trunk += other.trunk;
+    experts += other.experts;
+    state += other.state;
+    workspace += other.workspace;
+    return *this;
+  }
+};
+
 class Stage {
  public:
   virtual ~Stage() = default;
@@ -25,6 +42,8 @@ class Stage {
   [[nodiscard]] virtual Device& device() = 0;  // where it computes: what the context of forward() must name
   // Weight bytes that one decoded token reads (routed experts counted as experts_per_token).
   [[nodiscard]] virtual ByteCount bytes_per_token() const = 0;
+
+  [[nodiscard]] virtual MemoryUse memory() const = 0;
 
   [[nodiscard]] bool first() const { return layers().begin == LayerIndex(0); }
   [[nodiscard]] bool last() const { return layers().end == LayerIndex(layer_count()); }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 
 #include "base/units.h"
 #include "model/state_pool.h"
@@ -14,6 +15,7 @@ class Stage;
 struct StageOptions {
   LayerRange layers;
   ops::Profile profile = ops::Profile::exact;  // part of the state's fingerprint; the context of forward() must agree
+  std::optional<ByteCount> expert_budget;      // most bytes of routed experts in memory at once; absent: no limit
   StatePool::Limits state{.slots = 256, .pages = 1 << 20};
   std::shared_ptr<Device> device = std::make_shared<HostDevice>();  // where weights and states lie; the stage's alone
   bool dummy_weights = false;  // GPU: weights are made there, and the checkpoint's data is not read (model/weight_placer.h)

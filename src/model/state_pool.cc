@@ -31,14 +31,20 @@ void StatePool::Blocks::release(int64_t id) {
   if (--references[static_cast<size_t>(id)] == 0) free.push_back(id);
 }
 
-StatePool::StatePool(StateLayout layout, std::string fingerprint, Limits limits, std::shared_ptr<Device> device)
-    : device_(std::move(device)), layout_(std::move(layout)), fingerprint_(std::move(fingerprint)), limits_(limits) {
+StatePool::StatePool(StateLayout layout, std::function<std::string()> fingerprint, Limits limits,
+                     std::shared_ptr<Device> device)
+    : device_(std::move(device)), layout_(std::move(layout)), make_fingerprint_(std::move(fingerprint)), limits_(limits) {
   slots_.floats = layout_.slot_floats();
   slots_.limit = limits.slots;
   slots_.name = "slot";
   pages_.floats = layout_.page_floats();
   pages_.limit = limits.pages;
   pages_.name = "page";
+}
+
+const std::string& StatePool::fingerprint() const {
+  std::call_once(fingerprint_once_, [&] { fingerprint_ = make_fingerprint_(); });
+  return fingerprint_;
 }
 
 SlotId StatePool::take_slot() {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -22,14 +23,15 @@ class StatePool {
     int64_t slots = 0;
     int64_t pages = 0;
   };
-  // `fingerprint` names the model, its numeric profile and the state's dtypes (model/fingerprint.h). The memory is `device`'s.
-  StatePool(StateLayout layout, std::string fingerprint, Limits limits,
+  // `fingerprint` gives the name of the model, its numeric profile and the state's dtypes (model/fingerprint.h). It reads from
+  // every shard, so it is called when a state is first saved or loaded. The memory is `device`'s.
+  StatePool(StateLayout layout, std::function<std::string()> fingerprint, Limits limits,
             std::shared_ptr<Device> device = std::make_shared<HostDevice>());
   StatePool(const StatePool&) = delete;
   StatePool& operator=(const StatePool&) = delete;
 
   [[nodiscard]] const StateLayout& layout() const { return layout_; }
-  [[nodiscard]] const std::string& fingerprint() const { return fingerprint_; }
+  [[nodiscard]] const std::string& fingerprint() const;
   [[nodiscard]] Limits limits() const { return limits_; }
   [[nodiscard]] Device& device() const { return *device_; }
 
@@ -69,7 +71,9 @@ class StatePool {
 
   std::shared_ptr<Device> device_;
   StateLayout layout_;
-  std::string fingerprint_;
+  std::function<std::string()> make_fingerprint_;
+  mutable std::once_flag fingerprint_once_;
+  mutable std::string fingerprint_;
   Limits limits_;
   mutable std::mutex mutex_;
   Blocks slots_;  // guarded by mutex_

@@ -21,6 +21,7 @@
 #include "base/guard.h"
 #include "base/units.h"
 #include "model/routing.h"
+#include "model/stage.h"
 #include "model/trace.h"
 #include "ops/sample.h"
 #include "pipeline/state_ledger.h"
@@ -90,11 +91,11 @@ class Executor {
   [[nodiscard]] virtual const std::string& fingerprint() const = 0;
   // Weight bytes that one decoded token of one sequence reads, over all stages.
   [[nodiscard]] virtual ByteCount bytes_per_token() const = 0;
-  // Memory of sequence states and workspaces so far, over all stages.
-  [[nodiscard]] virtual ByteCount state_bytes() = 0;
   [[nodiscard]] virtual StateMemory state_memory() const = 0;
   // What all sequences hold once everything that was submitted is done.
   [[nodiscard]] virtual const StateLedger& states() const = 0;
+  // Over all stages, once all submitted steps are done.
+  [[nodiscard]] virtual MemoryUse memory() = 0;
 
   [[nodiscard]] virtual SequenceId create() = 0;                   // empty
   [[nodiscard]] virtual SequenceId fork(SequenceId sequence) = 0;  // at the same token count; copies nothing

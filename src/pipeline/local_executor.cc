@@ -271,9 +271,14 @@ ByteCount LocalExecutor::bytes_per_token() const {
   return sum;
 }
 
-ByteCount LocalExecutor::state_bytes() {
-  ByteCount sum;
-  for (const auto& worker : workers_) sum += worker->stage().states().bytes_allocated();
+MemoryUse LocalExecutor::memory() {
+  MemoryUse sum;
+  std::mutex mutex;
+  on_every_stage([&](StageWorker& worker) {
+    const MemoryUse part = worker.stage().memory();
+    const std::lock_guard lock(mutex);
+    sum += part;
+  });
   return sum;
 }
 

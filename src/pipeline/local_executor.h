@@ -41,9 +41,9 @@ class LocalExecutor final : public Executor {
   [[nodiscard]] int64_t stage_count() const override;
   [[nodiscard]] const std::string& fingerprint() const override;
   [[nodiscard]] ByteCount bytes_per_token() const override;
-  [[nodiscard]] ByteCount state_bytes() override;
   [[nodiscard]] StateMemory state_memory() const override { return memory_; }
   [[nodiscard]] const StateLedger& states() const override { return *states_; }
+  [[nodiscard]] MemoryUse memory() override;
   [[nodiscard]] SequenceId create() override;
   [[nodiscard]] SequenceId fork(SequenceId sequence) override;
   void release(SequenceId sequence) override;

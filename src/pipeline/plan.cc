@@ -15,6 +15,10 @@ constexpr std::string_view kPlace = "plan";
 constexpr int64_t kExactBelow = 1LL << 30;  // weight bytes under which the default profile is exact
 constexpr double kImbalanceWarning = 1.5;   // distributed.md 3.6
 
+// Of a process beside its stages: the program with its libraries, buffers and tokenizer, and the checkpoint's tables.
+constexpr int64_t kProgramBytes = 32LL << 20;
+constexpr int64_t kTensorBytes = 512;  // an expert's views and names
+
 // Of what crosses a boundary.
 int64_t element_bytes(ops::Profile profile) { return profile == ops::Profile::exact ? 4 : 2; }
 
@@ -31,6 +35,8 @@ void check_options(const PlanModel& model, const PlanOptions& options) {
     fail(ErrorKind::bad_input, kPlace, "prefill chunk: wanted 1 or more rows, found {}", options.prefill_chunk);
   if (options.bandwidth && !(std::isfinite(*options.bandwidth) && *options.bandwidth > 0.0))
     fail(ErrorKind::bad_input, kPlace, "bandwidth: wanted a positive number of bytes/s, found {}", *options.bandwidth);
+  if (options.memory && (*options.memory < 1 || !options.node_memory.empty()))
+    fail(ErrorKind::bad_input, kPlace, "memory: wanted a positive number of bytes, and the memory of nodes not beside it");
   for (const int64_t memory : options.node_memory)
     if (memory < 1) fail(ErrorKind::bad_input, kPlace, "node memory: wanted a positive number of bytes, found {}", memory);
   if (options.stages && *options.stages < 1)
@@ -55,6 +61,7 @@ class Pricer {
     for (int64_t l = range.begin.value; l < range.end.value; ++l) {
       const PlanModel::Layer& layer = model_.layers[static_cast<size_t>(l)];
       stage.weights += layer.weights;
+      stage.experts += layer.experts;
       stage.read_per_token += layer.read;
       stage.state_fixed += layer.state_f32 + layer.state_values * kStateElementBytes;
       stage.state_per_token += layer.token_values * kStateElementBytes;
@@ -69,6 +76,7 @@ class Pricer {
       stage.weights += model_.head + (model_.tied && !first ? model_.embedding : 0);
       stage.read_per_token += model_.head + (model_.tied ? model_.embedding : 0);
     }
+    stage.experts_kept = stage.experts;
     stage.state = options_.sequences * (stage.state_fixed + options_.tokens.value * stage.state_per_token);
     const int64_t in = planes_at(range.begin.value);
     const int64_t out = last ? 0 : planes_at(range.end.value);
@@ -82,6 +90,16 @@ class Pricer {
     const int64_t live_planes = last ? in + 1 : out;
     stage.workspace = options_.prefill_chunk * (buffers + 4 * (live_planes * model_.hidden_size + width));
     return stage;
+  }
+
+  // Bytes of the routed experts that one step can name in a layer of the stage, at most.
+  [[nodiscard]] int64_t experts_of_step(LayerRange range) const {
+    int64_t most = 0;
+    for (int64_t l = range.begin.value; l < range.end.value; ++l) {
+      const PlanModel::Layer& layer = model_.layers[static_cast<size_t>(l)];
+      most = std::max(most, std::min(layer.experts, options_.prefill_chunk * model_.experts_per_token * layer.expert));
+    }
+    return most;
   }
 
   [[nodiscard]] int64_t planes_at(int64_t layer) const {
@@ -160,6 +178,34 @@ std::optional<int64_t> enough_stages(const PlanModel& model, const Pricer& price
   fail(ErrorKind::plan_impossible, kPlace, "P09: the model does not fit:{}", text);
 }
 
+// Gives routed experts the memory that the rest of the plan leaves.
+void keep_experts(const PlanModel& model, const PlanOptions& options, const Pricer& pricer, Plan& plan) {
+  plan.process = kProgramBytes + kTensorBytes * model.tensors;
+  plan.budget = budget_of(*options.memory, options.reserve_fraction);
+  if (plan.used() <= *plan.budget) return;
+  std::vector<int64_t> least;
+  int64_t needed = 0;
+  int64_t wanted = 0;  // beyond that
+  for (PlanStage& stage : plan.stages) {
+    least.push_back(pricer.experts_of_step(stage.layers));
+    needed += least.back();
+    wanted += stage.experts - least.back();
+    stage.experts_kept = 0;
+  }
+  const int64_t room = *plan.budget - plan.used();
+  if (room < needed)
+    fail(ErrorKind::plan_impossible, kPlace,
+         "P09: the model does not fit: without routed experts it needs {} bytes, those of one step of {} rows {} more, and {} "
+         "({} without the reserve) leaves {}; more memory, fewer sequences or tokens, or a smaller prefill chunk",
+         with_commas(plan.used()), options.prefill_chunk, with_commas(needed), human_bytes(*options.memory),
+         with_commas(*plan.budget), with_commas(std::max<int64_t>(room, 0)));
+  for (size_t s = 0; s < plan.stages.size(); ++s) {
+    PlanStage& stage = plan.stages[s];
+    const auto share = static_cast<long double>(stage.experts - least[s]) / static_cast<long double>(wanted);
+    stage.experts_kept = least[s] + static_cast<int64_t>(share * static_cast<long double>(room - needed));
+  }
+}
+
 void check_ends(const PlanModel& model, const std::vector<int64_t>& budgets) {
   if (budgets.empty()) return;
   if (model.embedding > budgets.front())
@@ -193,6 +239,12 @@ void count_kinds(const PlanModel& model, PlanStage& stage) {
 }
 
 }  // namespace
+
+int64_t Plan::used() const {
+  int64_t sum = process.value_or(0);
+  for (const PlanStage& stage : stages) sum += stage.used();
+  return sum;
+}
 
 Plan make_plan(const PlanModel& model, const PlanOptions& options) {
   check_options(model, options);
@@ -237,6 +289,7 @@ Plan make_plan(const PlanModel& model, const PlanOptions& options) {
     plan.stages.push_back(std::move(stage));
   }
   if (!fits) refuse(model, plan, pricer, options);
+  if (options.memory) keep_experts(model, options, pricer, plan);
   if (options.bandwidth) plan.tokens_per_second = 1.0 / seconds;
 
   const auto [least, most] = std::ranges::minmax(plan.stages, {}, &PlanStage::used);

@@ -25,7 +25,9 @@ struct PlanModel {
   struct Layer {
     std::string kind;           // "KDA dense", "MLA MoE", ...
     int64_t weights = 0;        // exact, as mapped
-    int64_t read = 0;           // of those, what one decoded token reads (MoE: experts_per_token of the experts)
+    int64_t experts = 0;        // of those, routed experts
+    int64_t expert = 0;         // of those, one expert
+    int64_t read = 0;           // of the weights, what one decoded token reads (MoE: experts_per_token of the experts)
     int64_t state_f32 = 0;      // per sequence, kept float32 in both profiles (KDA state)
     int64_t state_values = 0;   // per sequence, elements: convolution rows
     int64_t token_values = 0;   // per token, elements likewise: latents, keys and values
@@ -34,6 +36,8 @@ struct PlanModel {
     std::vector<int64_t> shards;
   };
   std::vector<Layer> layers;
+  int64_t experts_per_token = 0;
+  int64_t tensors = 0;
   int64_t hidden_size = 0;
   int64_t embedding = 0;       // on the first stage; tied: also on the last
   int64_t embedding_read = 0;  // one row
@@ -56,7 +60,8 @@ struct PlanOptions {
   std::optional<int64_t> stages;        // --pp-size
   std::string layers;                   // --pp-layers: "0-3,4-7" (inclusive) or "4+4" (counts); empty: the best split
   std::vector<int64_t> node_memory;     // bytes, one for all stages or one each; empty: no limit
-  double reserve_fraction = 0.08;       // of each node's memory kept free, 0 <= x < 0.5
+  std::optional<int64_t> memory;        // bytes of one process that runs all stages; not beside node_memory
+  double reserve_fraction = 0.08;       // of the memory kept free, 0 <= x < 0.5
   int64_t sequences = 4;                // that the plan leaves room for
   TokenCount tokens{32768};             // of each of those
   int64_t prefill_chunk = 512;          // rows of the largest micro-batch
@@ -69,21 +74,23 @@ struct PlanStage {
   std::vector<std::pair<std::string, int64_t>> kinds;  // layers of each kind, in order of appearance
   std::vector<std::string> shards;                     // files that the stage opens
   int64_t weights = 0;                                 // bytes, as mapped
-  int64_t vectors = 0;                                 // of those, final norm and output mix (ruling R2 counts without them)
-  int64_t state_fixed = 0;                             // bytes per sequence
-  int64_t state_per_token = 0;                         // bytes per token and sequence
-  int64_t state = 0;                                   // bytes reserved for all sequences
-  int64_t workspace = 0;                               // bytes: activations, receive and send buffers
-  int64_t read_per_token = 0;                          // weight bytes that one decoded token reads
-  int64_t boundary_planes = 0;                         // of the right boundary; 0 for the last stage
-  int64_t boundary_width = 0;                          // elements per token
-  int64_t boundary_bytes = 0;                          // per token
-  std::optional<int64_t> budget;                       // bytes of the node after the reserve
-  std::optional<double> seconds_per_token;             // read_per_token / bandwidth
+  int64_t experts = 0;                                 // of those, routed experts
+  int64_t experts_kept = 0;                            // of those, what stays in memory; less than all: the rest is read again
+  int64_t vectors = 0;                      // of the weights, final norm and output mix (ruling R2 counts without them)
+  int64_t state_fixed = 0;                  // bytes per sequence
+  int64_t state_per_token = 0;              // bytes per token and sequence
+  int64_t state = 0;                        // bytes reserved for all sequences
+  int64_t workspace = 0;                    // bytes: activations, receive and send buffers
+  int64_t read_per_token = 0;               // weight bytes that one decoded token reads
+  int64_t boundary_planes = 0;              // of the right boundary; 0 for the last stage
+  int64_t boundary_width = 0;               // elements per token
+  int64_t boundary_bytes = 0;               // per token
+  std::optional<int64_t> budget;            // bytes of the node after the reserve
+  std::optional<double> seconds_per_token;  // read_per_token / bandwidth
 
   // "525,231,052,288 of weights: 525,231,009,280 of layers and head, 43,008 of final norm and output mix"
   [[nodiscard]] std::string weights_text() const;
-  [[nodiscard]] int64_t used() const { return weights + state + workspace; }
+  [[nodiscard]] int64_t used() const { return weights - experts + experts_kept + state + workspace; }
   [[nodiscard]] int64_t shortfall() const { return budget && used() > *budget ? used() - *budget : 0; }
 };
 
@@ -92,16 +99,24 @@ struct Plan {
   int64_t layer_count = 0;
   int64_t weights = 0;
   int64_t read_per_token = 0;
-  double imbalance = 1.0;  // largest used() / smallest
+  std::optional<int64_t> process;  // with PlanOptions::memory: bytes of the program and its tables, beside the stages
+  std::optional<int64_t> budget;   // with PlanOptions::memory: that without the reserve
+  double imbalance = 1.0;          // largest used() / smallest
   ops::Profile profile = ops::Profile::exact;
   bool estimated = false;
   std::optional<double> tokens_per_second;  // one sequence: 1 / sum of the stages' seconds
   std::vector<std::string> warnings;
 
+  // What the stages and the process need together.
+  [[nodiscard]] int64_t used() const;
   [[nodiscard]] Json to_json() const;
   [[nodiscard]] std::string to_text() const;
 };
 
+// With `memory` and a model that is larger, everything but routed experts gets its place, and these what is left: at least
+// those that one step of prefill_chunk rows can name in a layer, else P09. The rest of them is read from the files when it is
+// named.
+//
 // The split into S stages that minimises the largest used/budget; among equals the smallest sum of boundary bytes, then the
 // earliest boundaries. Exact (dynamic programming over all splits).
 // Errors carry the codes of distributed.md 3.5: P01 to P07 are bad_input; P09 (a stage does not fit: need, have, shortfall of

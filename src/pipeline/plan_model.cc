@@ -24,6 +24,7 @@ PlanModel sizes(const KimiConfig& c, const std::vector<ParamSpec>& params, const
   PlanModel model;
   model.hidden_size = c.hidden_size;
   model.tied = c.tie_word_embeddings;
+  model.experts_per_token = c.router.experts_per_token;
   for (int64_t l = 0; l < c.layer_count; ++l) {
     PlanModel::Layer layer;
     const bool kda = c.is_kda[static_cast<size_t>(l)];
@@ -41,6 +42,7 @@ PlanModel sizes(const KimiConfig& c, const std::vector<ParamSpec>& params, const
   for (const ParamSpec& p : params) {
     int64_t bytes = 0;
     for (int64_t e = 0; e < p.copies; ++e) bytes += bytes_of(p, e);
+    model.tensors += p.copies;
     switch (p.owner) {
       case Owner::first:
         model.embedding += bytes;
@@ -53,6 +55,10 @@ PlanModel sizes(const KimiConfig& c, const std::vector<ParamSpec>& params, const
       case Owner::layer: {
         PlanModel::Layer& layer = model.layers[static_cast<size_t>(p.layer.value)];
         layer.weights += bytes;
+        if (p.copies > 1) {
+          layer.experts += bytes;
+          layer.expert += bytes / p.copies;
+        }
         layer.read += p.copies > 1 ? bytes / p.copies * c.router.experts_per_token : bytes;
         break;
       }

@@ -26,6 +26,11 @@ std::string PlanStage::weights_text() const {
 Json Plan::to_json() const {
   Json json = {{"layers", layer_count},   {"profile", std::string(to_string(profile))}, {"estimated", estimated},
                {"weight_bytes", weights}, {"read_bytes_per_token", read_per_token},     {"imbalance", imbalance}};
+  if (budget) {
+    json["process_bytes"] = *process;
+    json["used_bytes"] = used();
+    json["budget_bytes"] = *budget;
+  }
   if (tokens_per_second) json["tokens_per_second_limit"] = *tokens_per_second;
   json["warnings"] = warnings;
   json["stages"] = Json::array();
@@ -34,6 +39,8 @@ Json Plan::to_json() const {
     for (const auto& [kind, count] : s.kinds) stage["kinds"][kind] = count;
     stage["shards"] = s.shards;
     stage["weight_bytes"] = s.weights;
+    stage["expert_bytes"] = s.experts;
+    stage["expert_bytes_kept"] = s.experts_kept;
     stage["layer_and_head_bytes"] = s.weights - s.vectors;
     stage["final_norm_and_mix_bytes"] = s.vectors;
     stage["state_bytes_per_sequence"] = s.state_fixed;
@@ -69,6 +76,9 @@ std::string Plan::to_text() const {
     text += fmt::format("  weights    {:>20} bytes ({})", with_commas(s.weights), human_bytes(s.weights));
     if (s.shards.size() == 1) text += fmt::format(", file {}", s.shards.front());
     if (s.shards.size() > 1) text += fmt::format(", {} files, {} to {}", s.shards.size(), s.shards.front(), s.shards.back());
+    if (s.experts_kept < s.experts)
+      text += fmt::format("\n  experts    {:>20} bytes kept of {}; the others are read again when they are named",
+                          with_commas(s.experts_kept), with_commas(s.experts));
     text += fmt::format("\n  state      {:>20} bytes reserved ({} a sequence and {} a token)\n", with_commas(s.state),
                         with_commas(s.state_fixed), with_commas(s.state_per_token));
     text += fmt::format("  workspace  {:>20} bytes\n", with_commas(s.workspace));
@@ -82,6 +92,9 @@ std::string Plan::to_text() const {
       text += fmt::format("  boundary before layer {}: {} planes, width {}, {} bytes a token\n", s.layers.end,
                           s.boundary_planes, s.boundary_width, with_commas(s.boundary_bytes));
   }
+  if (budget)
+    text += fmt::format("process {} bytes; in all {} of {} bytes ({:.1f} %)\n", with_commas(*process), with_commas(used()),
+                        with_commas(*budget), 100.0 * static_cast<double>(used()) / static_cast<double>(*budget));
   text += fmt::format("read per token {} bytes, imbalance {:.3f}", with_commas(read_per_token), imbalance);
   if (tokens_per_second) text += fmt::format(", limit {:.2f} tokens/s for one sequence", *tokens_per_second);
   text += "\n";

@@ -21,9 +21,9 @@ class ScriptedExecutor : public Executor {
   int64_t stage_count() const override { return 1; }
   const std::string& fingerprint() const override { return fingerprint_; }
   ByteCount bytes_per_token() const override { return ByteCount(1000); }
-  ByteCount state_bytes() override { return ByteCount(0); }
   StateMemory state_memory() const override { return {{1000, 1000}, ByteCount(1), ByteCount(1)}; }
   const StateLedger& states() const override { return states_; }
+  MemoryUse memory() override { return {}; }
   SequenceId create() override {
     const SequenceId id(++created_);
     states_.create(id);
@@ -104,7 +104,7 @@ class LoggingExecutor : public Executor {
   StateMemory state_memory() const override { return inner_.state_memory(); }
   const StateLedger& states() const override { return inner_.states(); }
   ByteCount bytes_per_token() const override { return inner_.bytes_per_token(); }
-  ByteCount state_bytes() override { return inner_.state_bytes(); }
+  MemoryUse memory() override { return inner_.memory(); }
   SequenceId create() override { return inner_.create(); }
   SequenceId fork(SequenceId sequence) override { return inner_.fork(sequence); }
   void release(SequenceId sequence) override { inner_.release(sequence); }

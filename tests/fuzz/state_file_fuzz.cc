@@ -28,7 +28,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   try {
     const weft::StateFile file(path);
     file.require(file.header().fingerprint, file.header().layer_count);
-    weft::StatePool pool(layout(), "model", {.slots = 1, .pages = 16});
+    weft::StatePool pool(layout(), [] { return std::string("model"); }, {.slots = 1, .pages = 16});
     (void)weft::SequenceState::import_tensors(pool, file.header().consumed, file.tensors());
   } catch (const weft::Error&) {
     return 0;

@@ -25,7 +25,7 @@ StateLayout small_layout() {
 
 class States : public testing::Test {
  protected:
-  StatePool pool{small_layout(), "model-a", {.slots = 4, .pages = 8}};
+  StatePool pool{small_layout(), [] { return std::string("model-a"); }, {.slots = 4, .pages = 8}};
 
   // Writes `value` as the state and the page rows of a step, as a stage would.
   void fill(const RowGroup& group, float value) {
@@ -169,7 +169,7 @@ TEST_F(States, ExportAndImportAreInverse) {
   const Tensor foreign = Tensor::zeros(DType::f32, {1});
   views.emplace("layers.9.S", foreign.view());  // a layer of another stage
 
-  StatePool other(small_layout(), "model-a", {.slots = 1, .pages = 3});
+  StatePool other(small_layout(), [] { return std::string("model-a"); }, {.slots = 1, .pages = 3});
   const SequenceState loaded = SequenceState::import_tensors(other, TokenCount(130), views);
   EXPECT_EQ(loaded.consumed(), TokenCount(130));
   const SequenceState::Tensors again = loaded.export_tensors();

@@ -232,6 +232,36 @@ TEST(Plan, TiedEmbeddingIsHeldTwice) {
   EXPECT_EQ(model.head, head);
 }
 
+// colibri#720: what is free is used.
+TEST(Plan, C10KeepsTheExpertsForWhichThereIsRoom) {
+  const PlanModel model = published();
+  constexpr int64_t kExpertsOfALayer = 15'722'348'544;  // K3 spec 4.2
+  for (const int64_t stages : {1, 3}) {
+    PlanOptions options;
+    options.stages = stages;
+    for (const char* text : {"256GiB", "512GiB", "1TiB"}) {
+      options.memory = parse_memory(text);
+      const Plan plan = make_plan(model, options);
+      EXPECT_GE(plan.used(), *options.memory * 85 / 100) << text;
+      EXPECT_LE(plan.used(), *plan.budget) << text;
+      for (const PlanStage& stage : plan.stages) {
+        EXPECT_GE(stage.experts_kept, kExpertsOfALayer) << "a step of 512 rows can name them all";
+        EXPECT_LT(stage.experts_kept, stage.experts);
+      }
+    }
+    options.memory = parse_memory("2TiB");
+    const Plan whole = make_plan(model, options);
+    EXPECT_LT(whole.used(), *whole.budget);
+    for (const PlanStage& stage : whole.stages) EXPECT_EQ(stage.experts_kept, stage.experts);
+    options.memory = parse_memory("100GiB");
+    EXPECT_THAT(refusal([&] { (void)make_plan(model, options); }, ErrorKind::plan_impossible), HasSubstr("P09"));
+  }
+  PlanOptions both;
+  both.memory = 1 << 30;
+  both.node_memory = {1 << 30};
+  EXPECT_NE(refusal([&] { (void)make_plan(model, both); }, ErrorKind::bad_input), "");
+}
+
 TEST(Plan, Memory) {
   EXPECT_EQ(parse_memory("512GiB"), 549'755'813'888);
   EXPECT_EQ(parse_memory("512 GB"), 549'755'813'888);

@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "model/checkpoint.h"
+#include "model/decode_cost.h"
 #include "model/fingerprint.h"
 #include "model/inspect.h"
 #include "model/synth.h"
@@ -69,6 +70,11 @@ TEST(PublishedLayout, ToTheByte) {
   EXPECT_EQ(made.stages[2].weights - made.stages[2].vectors, 525'231'009'280);
   EXPECT_EQ(made.stages[1].shards.size(), 31U);
   EXPECT_EQ(made.read_per_token, 136'990'317'568);
+  // K3 spec 4.3: products, KDA, and MLA for each pair of a token and one at or before it; the head once.
+  const double one = prefill_operations(checkpoint, TokenCount(1));
+  EXPECT_NEAR(one, 2 * 104.19e9 + 0.760e9 + 5'013'504, 0.05e9);
+  const double head = 2.0 * 163840 * 7168;
+  EXPECT_NEAR(prefill_operations(checkpoint, TokenCount(3)), 3 * (one - head) + head + 3 * 5'013'504.0, 1e3);
   EXPECT_EQ(checkpoint.mapped().shards, 0);
   EXPECT_EQ(model_fingerprint(checkpoint, ops::Profile::exact).size(), 64U);
 

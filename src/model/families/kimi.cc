@@ -14,8 +14,10 @@
 #include "model/decode_cost.h"
 #include "model/expert_store.h"
 #include "model/fingerprint.h"
+#include "model/finite_rows.h"
 #include "model/routing.h"
 #include "model/step_buffer.h"
+#include "model/trunk.h"
 #include "model/weight_placer.h"
 #include "ops/ops.h"
 #include "parallel/communicator.h"
@@ -253,7 +255,9 @@ class KimiStage final : public Stage {
         layers_(options.layers),
         profile_(options.profile),
         device_(options.device),
-        pool_(state_layout(config_, layers_), model_fingerprint(*checkpoint_, profile_), options.state, device_),
+        pool_(
+            state_layout(config_, layers_), [this] { return model_fingerprint(*checkpoint_, profile_); }, options.state,
+            device_),
         workspace_(*device_),
         residual_memory_(*device_),
         tables_(*device_) {
@@ -261,7 +265,7 @@ class KimiStage final : public Stage {
     device_->reserve(planned_memory());
     const WeightPlacer placer(device_, options.dummy_weights);
     if (device_->is_host()) {
-      experts_ = std::make_unique<MappedExperts>(checkpoint_);
+      experts_ = std::make_unique<MappedExperts>(checkpoint_, options.expert_budget);
     } else {
       experts_ = std::make_unique<ResidentExperts>(checkpoint_, placer);
     }
@@ -282,6 +286,10 @@ class KimiStage final : public Stage {
   [[nodiscard]] StatePool& states() override { return pool_; }
   [[nodiscard]] Device& device() override { return *device_; }
   [[nodiscard]] ByteCount bytes_per_token() const override { return decode_bytes_per_token(*checkpoint_, layers_); }
+  [[nodiscard]] MemoryUse memory() const override {
+    return {trunk_bytes(*checkpoint_, layers_), experts_->bytes(), pool_.bytes_allocated(),
+            workspace_.bytes_allocated() + residual_bytes_};
+  }
 
   [[nodiscard]] Output forward(ops::Context& context, const Batch& batch, std::optional<Boundary> in) override;
 
@@ -340,6 +348,7 @@ class KimiStage final : public Stage {
   StepBuffer tables_;
   std::map<StepShape, RecordedStep> recorded_;  // GPU
   const std::byte* recorded_tables_ = nullptr;  // where their tables lie
+  ByteCount residual_bytes_;                    // of the residual stream and logits, the most of a step so far
 };
 
 // All weights, and room for states and workspace, which grow within it.
@@ -519,6 +528,10 @@ StepResult KimiStage::compute(ops::Context& context, const Batch& batch, const S
       throw Error(error.kind(), "stage", fmt::format("layer {}: {}", layer, error.what()));
     }
   }
+  const int64_t planes = std::ssize(residual.blocks) + 2;  // the running sum is there twice while it grows
+  const int64_t logits_floats = std::ssize(batch.logits_rows) * (config_.vocab_size + planes * config_.hidden_size);
+  const int64_t floats = planes * batch.rows() * config_.hidden_size + (last() ? logits_floats : 0);
+  residual_bytes_ = std::max(residual_bytes_, ByteCount(floats * static_cast<int64_t>(sizeof(float))));
   if (!last()) return {std::move(residual), Tensor()};
   return {Residual(), logits(context, batch, tables, residual)};
 }
@@ -565,6 +578,7 @@ void KimiStage::run_layer(ops::Context& context, const Batch& batch, const StepT
     accumulate();
   }
   trace(batch, TracePoint::after_attn, layer, residual.hidden->view());
+  if (device_->is_host()) check_finite(batch, "attention", residual.hidden->view());
 
   const TensorView mlp_in = on(Fault::mlp_mix_skipped) ? residual.hidden->view() : mixed(context, residual, weights.mlp_mix);
   trace(batch, TracePoint::mlp_in, layer, mlp_in);
@@ -578,6 +592,7 @@ void KimiStage::run_layer(ops::Context& context, const Batch& batch, const StepT
   trace(batch, TracePoint::mlp_out, layer, y);
   accumulate();
   trace(batch, TracePoint::out, layer, residual.hidden->view());
+  if (device_->is_host()) check_finite(batch, "MLP", residual.hidden->view());
 }
 
 std::vector<ops::StateSegment> KimiStage::slot_segments(const Batch& batch, const SlotTensor& tensor) {

@@ -1,0 +1,167 @@
+#include "engine/bench/model_speed.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <spawn.h>
+#include <thread>
+
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "base/worker_pool.h"
+#include "engine/bench/mem.h"
+#include "engine/bench/timing.h"
+#include "engine/owned_sequence.h"
+#include "engine/process_memory.h"
+#include "model/checkpoint.h"
+#include "model/decode_cost.h"
+
+namespace weft::bench {
+namespace {
+
+constexpr double kGiga = 1e9;
+constexpr int64_t kWarmTokens = 512;  // enough random rows to name every expert of a small model
+
+// Pseudo-random ids, the same in every run.
+class Ids {
+ public:
+  explicit Ids(int64_t vocab) : vocab_(static_cast<uint64_t>(vocab)) {}
+  std::vector<int32_t> next(int64_t count) {
+    std::vector<int32_t> ids;
+    for (int64_t i = 0; i < count; ++i) {
+      state_ = state_ * 6364136223846793005ULL + 1442695040888963407ULL;
+      ids.push_back(static_cast<int32_t>((state_ >> 33) % vocab_));
+    }
+    return ids;
+  }
+
+ private:
+  uint64_t vocab_;
+  uint64_t state_ = 1;
+};
+
+// One step of a sequence that ends in a greedy draw.
+void step(Executor& executor, SequenceId sequence, std::vector<int32_t> ids) {
+  Rows rows;
+  rows.sequence = sequence;
+  rows.ids = std::move(ids);
+  rows.sample = SampleRequest{};
+  rows.sample->params.temperature = 0.0F;
+  Step made;
+  made.rows.push_back(std::move(rows));
+  (void)executor.run(std::move(made));
+}
+
+void warm_up(Executor& executor, Ids& ids, int64_t chunk) {
+  const OwnedSequence sequence(executor);
+  for (int64_t done = 0; done < kWarmTokens; done += chunk)
+    step(executor, sequence.id(), ids.next(std::min(chunk, kWarmTokens - done)));
+}
+
+// The limits are measured on the CPU.
+void require_cpu(const ModelOptions& options) {
+  if (options.backend == ops::Backend::cuda)
+    fail(ErrorKind::unsupported, "bench",
+         "wanted a model on the CPU, found --device cuda; docs/cuda.md says how GPUs are measured");
+}
+
+Json facts_of(const LoadedExecutor& loaded, int64_t tokens) {
+  return {{"layers", loaded.checkpoint->config().layer_count},
+          {"weight_bytes", loaded.weight_bytes.value},
+          {"bytes_per_token", loaded.executor->bytes_per_token().value},
+          {"profile", to_string(loaded.profile)},
+          {"threads", loaded.threads},
+          {"tokens", tokens}};
+}
+
+}  // namespace
+
+Record bench_decode(const ModelOptions& options, int64_t tokens, int repeats) {
+  require_cpu(options);
+  const LoadedExecutor loaded = load_executor(options);
+  Executor& executor = *loaded.executor;
+  Record record{"decode", {}, facts_of(loaded, tokens), loaded.notes};
+  Ids ids(executor.vocab_size());
+  warm_up(executor, ids, options.prefill_chunk);
+  const auto bytes = static_cast<double>(executor.bytes_per_token().value);
+
+  const OwnedSequence sequence(executor);
+  step(executor, sequence.id(), ids.next(1));
+  Figure figure{"decode", "tokens/s", {}, {}};
+  for (int repeat = 0; repeat < repeats; ++repeat) {
+    const std::vector<int32_t> all = ids.next(tokens);
+    const Timer timer;
+    for (const int32_t id : all) step(executor, sequence.id(), {id});
+    figure.samples.push_back(static_cast<double>(tokens) / timer.seconds());
+  }
+  record.facts["memory"] = memory_json(executor.memory());
+
+  WorkerPool pool(loaded.threads);
+  const Figure bandwidth = read_bandwidth(pool, memory_sweep_bytes(), repeats);
+  figure.limit = Figure::Limit{bandwidth.name + ", over the bytes of a token", bandwidth.value() * kGiga / bytes};
+  figure.more = {{"GB_per_s", figure.value() * bytes / kGiga}};
+  record.figures = {bandwidth, figure};
+  return record;
+}
+
+Record bench_prefill(const ModelOptions& options, int64_t tokens, int repeats) {
+  require_cpu(options);
+  ModelOptions whole = options;
+  whole.prefill_chunk = tokens;  // the step that the memory has to hold
+  const LoadedExecutor loaded = load_executor(whole);
+  Executor& executor = *loaded.executor;
+  Record record{"prefill", {}, facts_of(loaded, tokens), loaded.notes};
+  Ids ids(executor.vocab_size());
+  warm_up(executor, ids, tokens);
+  const double operations = prefill_operations(*loaded.checkpoint, TokenCount(tokens));
+  record.facts["operations"] = operations;
+
+  Figure figure{fmt::format("prefill of {} tokens", tokens), "GFLOP/s", {}, {}};
+  for (int repeat = 0; repeat < repeats; ++repeat) {
+    const OwnedSequence sequence(executor);
+    std::vector<int32_t> prompt = ids.next(tokens);
+    const Timer timer;
+    step(executor, sequence.id(), std::move(prompt));
+    figure.samples.push_back(operations / kGiga / timer.seconds());
+  }
+  record.facts["memory"] = memory_json(executor.memory());
+
+  WorkerPool pool(loaded.threads);
+  const Figure peak = peak_arithmetic(pool, repeats);
+  figure.limit = peak.as_limit();
+  figure.more = {{"tokens_per_s", figure.value() * kGiga / operations * static_cast<double>(tokens)}};
+  record.figures = {peak, figure};
+  return record;
+}
+
+Figure first_token(const std::vector<std::string>& command, int repeats) {
+  std::vector<char*> words;
+  for (const std::string& word : command) words.push_back(const_cast<char*>(word.c_str()));
+  words.push_back(nullptr);
+  posix_spawn_file_actions_t actions;
+  ::posix_spawn_file_actions_init(&actions);
+  for (const int stream : {STDOUT_FILENO, STDERR_FILENO})
+    ::posix_spawn_file_actions_addopen(&actions, stream, "/dev/null", O_WRONLY, 0);
+  Figure figure{"first token, start to end of the process", "s", {}, {}};
+  int fault = 0;
+  int status = 0;
+  for (int repeat = 0; repeat <= repeats && fault == 0 && status == 0; ++repeat) {
+    const Timer timer;
+    pid_t child = 0;
+    fault = ::posix_spawn(&child, words.front(), &actions, nullptr, words.data(), environ);
+    if (fault != 0) break;
+    while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
+    }
+    if (repeat > 0) figure.samples.push_back(timer.seconds());  // the first run warms the page cache
+  }
+  ::posix_spawn_file_actions_destroy(&actions);
+  if (fault != 0) fail(ErrorKind::unavailable, "bench", "starting '{}': {}", command.front(), std::strerror(fault));
+  if (status != 0)
+    fail(ErrorKind::unavailable, "bench", "wanted '{}' to succeed, found status {}", fmt::join(command, " "), status);
+  return figure;
+}
+
+}  // namespace weft::bench

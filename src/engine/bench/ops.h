@@ -1,0 +1,22 @@
+// Speed of the operators at K3's sizes, on the cases that the operator suite tests.
+#pragma once
+
+#include <string>
+
+#include "engine/bench/record.h"
+#include "ops/context.h"
+
+namespace weft::bench {
+
+struct OpsBench {
+  int threads = 1;
+  int repeats = 5;
+  ops::Profile profile = ops::Profile::bf16;
+  std::string op;  // "linear"; empty: all
+};
+
+// Each case in GB/s or GFLOP/s, whichever limit is the nearer one for its bytes and operations. Calls take turns over copies of
+// the operands that no cache holds together, so that everything comes from memory. Throws bad_input for an unknown operator.
+[[nodiscard]] Record bench_ops(const OpsBench& options);
+
+}  // namespace weft::bench

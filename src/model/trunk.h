@@ -1,0 +1,21 @@
+// The trunk: all weights of a stage that every token reads. The rest, routed experts and the rows of the embedding table, is
+// brought in when a token needs it.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "base/units.h"
+#include "model/checkpoint.h"
+
+namespace weft {
+
+// Stored tensors of the trunk of the stage `range`: neither routed experts nor, unless it is the head too, the embedding table.
+// Same errors as Checkpoint::require.
+[[nodiscard]] std::vector<TensorId> trunk_tensors(const Checkpoint& checkpoint, LayerRange range);
+[[nodiscard]] ByteCount trunk_bytes(const Checkpoint& checkpoint, LayerRange range);
+
+// Brings the trunk into memory at the speed of the disk.
+void read_trunk(const Checkpoint& checkpoint, LayerRange range);
+
+}  // namespace weft
