@@ -68,7 +68,7 @@ TEST_F(ManyExperts, ThoseThatWereNotNamedStayUnread) {
   const LoadedExecutor loaded = load_executor(options);
   const Checkpoint& checkpoint = *loaded.checkpoint;
   TraceCollector collector;
-  (void)run_trace(*loaded.executor, std::vector<int32_t>{1, 2, 3}, 3, collector);
+  const Trace made = run_trace(*loaded.executor, std::vector<int32_t>{1, 2, 3}, {}, collector);
 
   const Inventory& inventory = checkpoint.inventory();
   std::vector<std::vector<bool>> cached;
@@ -86,10 +86,9 @@ TEST_F(ManyExperts, ThoseThatWereNotNamedStayUnread) {
   int64_t unread = 0;
   for (const ParamSpec& spec : checkpoint.params()) {
     if (spec.copies == 1) continue;
-    const Tensor weights = collector.rows(TracePoint::router_weights, spec.layer);  // [3, 256]
+    const std::span<const int32_t> chosen = made.routing.at(spec.layer).experts.as<int32_t>();
     for (int64_t e = 0; e < spec.copies; ++e) {
-      bool named = false;
-      for (int64_t row = 0; row < 3; ++row) named |= weights.as<float>()[static_cast<size_t>(row * spec.copies + e)] != 0.0F;
+      const bool named = std::ranges::find(chosen, e) != chosen.end();
       for (const TensorId id : checkpoint.stored(spec, e)) {
         const auto [count, in_memory] = pages_of(id);
         EXPECT_EQ(in_memory, named ? count : 0) << inventory.name(id);

