@@ -4,10 +4,12 @@
 #include <bit>
 #include <cerrno>
 #include <cstring>
+#include <optional>
 
 #include <fcntl.h>
 #include <unistd.h>
 
+#include "base/guard.h"
 #include "base/json.h"
 
 namespace weft {
@@ -34,7 +36,11 @@ TensorView view_of(const MappedFile& mapping, const TensorEntry& entry) {
 
 SafetensorsFile::SafetensorsFile(const std::filesystem::path& path, ErrorKind kind) : file_(path, kind), kind_(kind) {
   std::vector<std::byte> buffer;
-  header_ = read_safetensors_header(file_, buffer);
+  std::optional<Failure> failure = guard([&] { header_ = read_safetensors_header(file_, buffer); });
+  if (!failure) return;
+  // To the reader of headers every file is a checkpoint's.
+  if (failure->kind == ErrorKind::bad_checkpoint) failure->kind = kind_;
+  failure->raise();
 }
 
 const TensorEntry& SafetensorsFile::at(std::string_view name) const {

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -40,7 +41,7 @@ class Copy : public testing::Test {
  protected:
   Copy() { fs::copy(mini_dir(), dir_, fs::copy_options::recursive | fs::copy_options::overwrite_existing); }
   ~Copy() override { fs::remove_all(dir_); }
-  fs::path dir_ = "bench-model";
+  fs::path dir_ = fmt::format("bench-model-{}", ::getpid());  // tests run side by side
 };
 
 TEST(Bench, Mem) {

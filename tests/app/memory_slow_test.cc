@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -49,7 +50,7 @@ class ManyExperts : public testing::Test {
     }
   }
   static void TearDownTestSuite() { fs::remove_all(dir()); }
-  static fs::path dir() { return "many-experts"; }
+  static fs::path dir() { return fmt::format("many-experts-{}", ::getpid()); }  // tests run side by side
 
   static std::vector<std::string> ask(int tokens, const std::vector<std::string>& more = {}) {
     std::vector<std::string> words = {"generate",      "-m", dir().string(), "-p", "Hello",
