@@ -1,6 +1,7 @@
 // The bit promise on the CPU (ARCHITECTURE.md, "Numbers"): the same request gives the same bits whatever the chunks of prefill,
 // the batch, the stage split, the thread count, and whether the prefix was saved and loaded.
 #include <numeric>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -8,6 +9,7 @@
 
 #include "base/error.h"
 
+#include "ops/targets_test_util.h"
 #include "support/models.h"
 
 namespace weft {
@@ -37,13 +39,19 @@ struct Case {
   std::string name;
   ops::Backend backend;
   ops::Profile profile;
+  int64_t target = 0;  // of the fast operators; 0: the best of this machine
 };
 
 class Bits : public testing::TestWithParam<Case> {
  protected:
+  static std::optional<ops::UseTarget> target() {
+    if (GetParam().target == 0) return std::nullopt;
+    return std::optional<ops::UseTarget>(std::in_place, GetParam().target);
+  }
   [[nodiscard]] ModelSetup setup(std::vector<int64_t> cuts = {}, int threads = 1) const {
     return {std::move(cuts), threads, GetParam().backend, GetParam().profile};
   }
+  std::optional<ops::UseTarget> use_target = target();
   std::shared_ptr<const Checkpoint> checkpoint = std::make_shared<const Checkpoint>(fixture(GetParam().name));
   std::unique_ptr<LocalExecutor> executor = open_executor(checkpoint, setup());
   std::vector<int32_t> prompt = prompt_of(200, 7, executor->vocab_size());
@@ -191,20 +199,20 @@ TEST_P(Bits, EverySplitIntoTwoAndThreeStages) {
 
 std::vector<Case> cases() {
   std::vector<Case> made;
-  for (const std::string name : {"tiny-k3-8l", "tiny-kimi-linear"}) {
-    for (const ops::Backend backend : {ops::Backend::reference, ops::Backend::cpu}) {
-      made.push_back({name, backend, ops::Profile::exact});
+  for (const ops::Profile profile : {ops::Profile::exact, ops::Profile::bf16}) {
+    for (const std::string name : {"tiny-k3-8l", "tiny-kimi-linear"}) {
+      made.push_back({name, ops::Backend::reference, profile});
+      for (const int64_t target : ops::dispatch_targets()) made.push_back({name, ops::Backend::cpu, profile, target});
     }
+    made.push_back({"tiny-k3-26l", ops::Backend::cpu, profile});
   }
-  made.push_back({"tiny-k3-8l", ops::Backend::cpu, ops::Profile::bf16});
-  made.push_back({"tiny-k3-26l", ops::Backend::cpu, ops::Profile::exact});
   return made;
 }
 
 std::string case_name(const testing::TestParamInfo<Case>& tested) {
   const Case& param = tested.param;
-  std::string name =
-      param.name + "_" + std::string(ops::to_string(param.backend)) + "_" + std::string(ops::to_string(param.profile));
+  std::string name = fmt::format("{}_{}_{}", param.name, ops::to_string(param.backend), ops::to_string(param.profile));
+  if (param.target != 0) name += fmt::format("_{}", hwy::TargetName(param.target));
   std::ranges::replace(name, '-', '_');
   return name;
 }

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include "model/synth.h"
 #include "pipeline/compare.h"
 #include "pipeline/layer_run.h"
 
@@ -72,6 +73,20 @@ INSTANTIATE_TEST_SUITE_P(Models, Gate, testing::ValuesIn(cases()), [](const auto
   std::ranges::replace(name, '-', '_');
   return name;
 });
+
+// One KDA-MoE and one MLA-MoE layer at K3's published widths, with 32 of its experts.
+TEST(GateAtPublishedWidths, Bf16) {
+  const TemporaryFolder folder;
+  SynthOptions options;
+  options.out = folder.path() / "model";
+  options.layers = 2;  // the last layer is MLA
+  options.vision = false;
+  options.set = {"first_k_dense_replace=0", "num_experts=32", "vocab_size=512"};
+  (void)synthesize(options);
+  const auto checkpoint = std::make_shared<const Checkpoint>(options.out);
+  const Comparison comparison = gate(checkpoint, reference_run(checkpoint, {1, 200, 7, 99}));
+  EXPECT_TRUE(comparison.passed()) << comparison.to_text();
+}
 
 }  // namespace
 }  // namespace weft
