@@ -332,6 +332,7 @@ void Engine::send_back(const RequestPtr& request, bool alone) {
 }
 
 void Engine::finish(const RequestPtr& request, RequestEnd end, const std::optional<Failure>& failure) {
+  // `request` may lie in the lists that it leaves. NOLINTNEXTLINE(performance-unnecessary-copy-initialization)
   const RequestPtr alive = request;
   std::optional<OwnedSequence> sequence = request->end(end, failure);
   queue_.remove(alive);

@@ -91,7 +91,7 @@ Term Terms::sequence(std::initializer_list<Term> parts) {
   return whole;
 }
 
-Term Terms::either(std::vector<Term> choices) {
+Term Terms::either(const std::vector<Term>& choices) {
   std::vector<Term> flat;
   for (const Term choice : choices) {
     if (node(choice).kind == Kind::either) {

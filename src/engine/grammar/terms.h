@@ -92,7 +92,7 @@ class Terms {
   [[nodiscard]] Term marker(Marker marker);
   [[nodiscard]] Term sequence(Term a, Term b);
   [[nodiscard]] Term sequence(std::initializer_list<Term> parts);
-  [[nodiscard]] Term either(std::vector<Term> choices);
+  [[nodiscard]] Term either(const std::vector<Term>& choices);
   [[nodiscard]] Term optional(Term item) { return either({item, kEnd}); }
   [[nodiscard]] Term repeat(Term item, int32_t min, int32_t max);
   // The same language. Masks of its states are kept apart from what follows it, up to the first marker; for parts that end
