@@ -26,7 +26,7 @@ using V = hn::Vec<D>;
 constexpr int kLanes = static_cast<int>(hn::MaxLanes(D()));
 
 // Two vectors of float32 from the even and the odd 16-bit lanes of a vector of bf16.
-HWY_INLINE void widen(hn::Vec<DU> words, V* even, V* odd) {
+[[maybe_unused]] HWY_INLINE void widen(hn::Vec<DU> words, V* even, V* odd) {
   const D d;
   *even = hn::BitCast(d, hn::ShiftLeft<16>(words));
   *odd = hn::BitCast(d, hn::And(words, hn::Set(DU(), 0xFFFF0000U)));
@@ -97,7 +97,7 @@ HWY_INLINE void unit_f32(const float* row, V* w) {
 #else  // ascending columns
 
 HWY_INLINE void unit_f32(const float* row, V* w) {
-  for (int v = 0; v < kUnit / kLanes; ++v) w[v] = hn::LoadU(D(), row + v * kLanes);
+  for (int64_t v = 0; v < kUnit / kLanes; ++v) w[v] = hn::LoadU(D(), row + v * kLanes);
 }
 HWY_INLINE void unit_bf16(const uint8_t* row, V* w) {
   const hn::Rebind<uint16_t, D> d16;
@@ -184,7 +184,7 @@ void pack(const float* x, int64_t count, float* out) {
     const float* from = x + column;
     if (count - column < kUnit) from = (std::copy_n(from, count - column, tail), tail);
     unit_f32(from, v);
-    for (int i = 0; i < F32Kernel::kUnitVecs; ++i) hn::Store(v[i], D(), out + column + i * kLanes);
+    for (int64_t i = 0; i < F32Kernel::kUnitVecs; ++i) hn::Store(v[i], D(), out + column + i * kLanes);
   }
 }
 

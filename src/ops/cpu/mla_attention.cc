@@ -17,7 +17,8 @@ constexpr int64_t kMinHeads = 6;
 constexpr int64_t kMaxHeads = 48;
 
 int64_t heads_of_task(const Context& context, int64_t rows, int64_t heads) {
-  const int64_t even = (rows * heads + 2 * context.pool->threads() - 1) / (2 * context.pool->threads());
+  const int64_t tasks = int64_t{2} * context.pool->threads();
+  const int64_t even = (rows * heads + tasks - 1) / tasks;
   return std::min(heads, std::clamp(even, kMinHeads, kMaxHeads));
 }
 
