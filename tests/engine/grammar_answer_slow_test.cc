@@ -12,7 +12,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-TurnResult answer(const std::string& fields, AnswerOptions options) {
+TurnResult answer(const std::string& fields, const AnswerOptions& options) {
   Engine engine(mini().executor(), engine_options());
   ChatSession session(mini(), engine,
                       parse_chat_request(R"({"messages": [{"role": "user", "content": "What is 17 * 23?"}], )" + fields + "}"));
