@@ -8,8 +8,8 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-
 #include "ops/targets_test_util.h"
+
 #include "support/models.h"
 
 namespace weft {

@@ -97,7 +97,7 @@ class Reader {
     do {
       choices.push_back(branch(depth));
     } while (take('|'));
-    return terms_.either(std::move(choices));
+    return terms_.either(choices);
   }
 
   Term anything() { return terms_.repeat(text_.any_character(spelling_), 0, kUnbounded); }

@@ -191,7 +191,7 @@ Term SchemaCompiler::value(Schemas schemas) {
 Term SchemaCompiler::choices(const Schemas& schemas, uint32_t types, Spelling strings) {
   std::vector<Term> found;
   for (const Schemas& one : variants(schemas)) found.push_back(variant(one, types, strings));
-  return terms_.either(std::move(found));
+  return terms_.either(found);
 }
 
 // Every value of the types. Strings end with <|close|> when they are raw.
@@ -202,7 +202,7 @@ Term SchemaCompiler::variant(const Schemas& schemas, uint32_t types, Spelling st
     for (const JsonValue* value : *values) {
       if ((type_of(*value) & types) != 0) found.push_back(constant(*value, schemas, strings));
     }
-    return terms_.either(std::move(found));
+    return terms_.either(found);
   }
   const bool restricted = std::ranges::any_of(schemas, [](const JsonValue* schema) {
     return std::ranges::any_of(kRestrictions, [&](const auto& entry) { return schema->find(entry.first) != nullptr; });
@@ -217,7 +217,7 @@ Term SchemaCompiler::variant(const Schemas& schemas, uint32_t types, Spelling st
   if ((types & kStringType) != 0) found.push_back(string(schemas, strings));
   if ((types & kArrayType) != 0) found.push_back(array(schemas));
   if ((types & kObjectType) != 0) found.push_back(object(schemas));
-  return terms_.either(std::move(found));
+  return terms_.either(found);
 }
 
 uint32_t SchemaCompiler::types_of(const Schemas& schemas) const {

@@ -242,7 +242,7 @@ Term Terms::expand_members(const Node& node) {
   if (object.extra != kNothing) {
     choices.push_back(sequence(object.extra, add({.kind = Kind::members, .a = node.a, .b = node.b, .min = kLater})));
   }
-  return either(std::move(choices));
+  return either(choices);
 }
 
 Term Terms::expand(Term term) {
@@ -300,7 +300,7 @@ Term Terms::compute_after(Term term, Symbol symbol) {
       for (const Term choice : list) {
         if (const Term rest = after(choice, symbol); rest != kNothing) next.push_back(rest);
       }
-      return either(std::move(next));
+      return either(next);
     }
     case Kind::repeat: {
       const Term first = after(found.a, symbol);

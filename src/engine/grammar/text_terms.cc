@@ -95,7 +95,7 @@ Term TextTerms::utf8(const std::vector<CodeRange>& ranges) const {
     }
     choices.push_back(whole);
   }
-  return terms_.either(std::move(choices));
+  return terms_.either(choices);
 }
 
 Term TextTerms::characters(const std::vector<CodeRange>& ranges, Spelling spelling) const {
@@ -116,7 +116,7 @@ Term TextTerms::characters(const std::vector<CodeRange>& ranges, Spelling spelli
     if (first <= range.last) plain.push_back({first, range.last});
   }
   choices.push_back(utf8(plain));
-  return terms_.either(std::move(choices));
+  return terms_.either(choices);
 }
 
 Term TextTerms::ended(Term inner, Spelling spelling) const {

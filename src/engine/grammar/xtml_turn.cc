@@ -74,7 +74,7 @@ class Layout {
   Term tools_section() {
     std::vector<Term> calls;
     for (const CallableTool& tool : rules_.tools) calls.push_back(call(tool));
-    const Term one = terms_.either(std::move(calls));
+    const Term one = terms_.either(calls);
     const Term more = rules_.calls == Calls::one ? kEnd : terms_.repeat(one, 0, kUnbounded);
     return terms_.sequence({open("tools"), one, more, closer(terms_.sequence(close("tools"), end_))});
   }
@@ -86,7 +86,7 @@ class Layout {
     for (const ArgumentList& list : tool.arguments) lists.push_back(arguments(list));
     return terms_.sequence({terms_.marker(Marker::open),
                             terms_.literal("call tool=\"" + escape_attribute(tool.name) + "\" index=\""), index,
-                            terms_.literal("\""), terms_.marker(Marker::sep), terms_.either(std::move(lists))});
+                            terms_.literal("\""), terms_.marker(Marker::sep), terms_.either(lists)});
   }
 
   // Up to the end of the call.
@@ -119,8 +119,7 @@ class Layout {
       typed.push_back(terms_.sequence({terms_.literal(fmt::format(" type=\"{}\"", value.type)), terms_.marker(Marker::sep),
                                        value.value, terms_.literal("argument"), terms_.marker(Marker::sep)}));
     }
-    return terms_.sequence(
-        {terms_.marker(Marker::open), terms_.literal("argument key=\""), quoted_key, terms_.either(std::move(typed))});
+    return terms_.sequence({terms_.marker(Marker::open), terms_.literal("argument key=\""), quoted_key, terms_.either(typed)});
   }
 
   const TextTerms& text_;
