@@ -43,7 +43,10 @@ double multiply_add(int64_t steps, float* result) {
   const hn::ScalableTag<float> d;
   const auto m = hn::Set(d, 0.999F);
   const auto n = hn::Set(d, 0.001F);
-  auto a = hn::Zero(d), b = a, c = a, e = a, f = a, g = a, h = a, i = a, j = a, k = a, l = a, o = a;
+  // Different values: a compiler would compute equal ones once.
+  auto a = hn::Set(d, 0.01F), b = hn::Set(d, 0.02F), c = hn::Set(d, 0.03F), e = hn::Set(d, 0.04F), f = hn::Set(d, 0.05F),
+       g = hn::Set(d, 0.06F), h = hn::Set(d, 0.07F), i = hn::Set(d, 0.08F), j = hn::Set(d, 0.09F), k = hn::Set(d, 0.10F),
+       l = hn::Set(d, 0.11F), o = hn::Set(d, 0.12F);
   for (int64_t step = 0; step < steps; ++step) {
     a = hn::MulAdd(a, m, n);
     b = hn::MulAdd(b, m, n);
