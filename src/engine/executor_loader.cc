@@ -47,6 +47,9 @@ LoadedExecutor load_executor(const ModelOptions& options) {
     fail(ErrorKind::bad_checkpoint, options.dir.string(), "wanted a model folder, found {}",
          std::filesystem::exists(options.dir) ? "a file" : "nothing");
   }
+  if (options.backend == ops::Backend::cuda && options.memory) {
+    fail(ErrorKind::bad_input, "--memory", "wanted --device cpu beside it, found cuda, which keeps all weights on the GPU");
+  }
   LoadedExecutor loaded;
   loaded.threads = thread_count(options.threads);
   loaded.checkpoint = std::make_shared<const Checkpoint>(options.dir);

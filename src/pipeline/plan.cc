@@ -160,13 +160,13 @@ std::optional<int64_t> enough_stages(const PlanModel& model, const Pricer& price
     const PlanStage& stage = plan.stages[s];
     total += stage.shortfall();
     if (stage.shortfall() > plan.stages[tightest].shortfall()) tightest = s;
-    text += fmt::format("\n  stage {} (layers {}): needs {} bytes ({}), has {}, ", s, range_text(stage.layers),
+    text += fmt::format("{}stage {} (layers {}): needs {} bytes ({}), has {}, ", s > 0 ? "; " : "", s, range_text(stage.layers),
                         with_commas(stage.used()), stage.weights_text(), with_commas(*stage.budget));
     text += stage.shortfall() > 0
                 ? fmt::format("short by {} ({})", with_commas(stage.shortfall()), human_bytes(stage.shortfall()))
                 : fmt::format("fits");
   }
-  text += fmt::format("\n  total shortfall {} bytes; tightest: stage {}; reserve {:.1f} %", with_commas(total), tightest,
+  text += fmt::format("; total shortfall {} bytes; tightest: stage {}; reserve {:.1f} %", with_commas(total), tightest,
                       100.0 * options.reserve_fraction);
   const int64_t smallest = *std::ranges::min_element(options.node_memory);
   const std::optional<int64_t> enough =
@@ -175,7 +175,7 @@ std::optional<int64_t> enough_stages(const PlanModel& model, const Pricer& price
     text += fmt::format("; {} nodes of {} would do", *enough, human_bytes(smallest));
   else
     text += fmt::format("; no number of nodes of {} would do", human_bytes(smallest));
-  fail(ErrorKind::plan_impossible, kPlace, "P09: the model does not fit:{}", text);
+  fail(ErrorKind::plan_impossible, kPlace, "P09: the model does not fit: {}", text);
 }
 
 // Gives routed experts the memory that the rest of the plan leaves.

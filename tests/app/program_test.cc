@@ -232,8 +232,14 @@ TEST(Checkpoints, InspectCheckPlan) {
   EXPECT_EQ(parse_json(planned.out, "output")["stages"].size(), 3U);
   const Outcome too_small = run({"plan", "-m", mini_dir(), "--node-memory", "4000000"});
   EXPECT_EQ(too_small.code, kExitPlan);
-  EXPECT_THAT(too_small.err, HasSubstr("P09"));
+  EXPECT_THAT(too_small.err, AllOf(HasSubstr("P09"), HasSubstr("; total shortfall "), Not(HasSubstr("\\x0a"))));
   EXPECT_EQ(run({"plan", "-m", mini_dir(), "--node-memory", "lots"}).code, kExitUsage);
+}
+
+TEST(Checkpoints, ALimitOfMemoryIsNoneOfTheGpu) {
+  const Outcome outcome = run({"generate", "-m", mini_dir(), "-p", "Hi", "--device", "cuda", "--memory", "1GiB"});
+  EXPECT_EQ(outcome.code, kExitUsage);
+  EXPECT_THAT(outcome.err, HasSubstr("[--memory] wanted --device cpu"));
 }
 
 TEST(Checkpoints, AProbeOfTwoTokensIsCutInTwo) {

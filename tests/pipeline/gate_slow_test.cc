@@ -45,7 +45,9 @@ TEST_P(Gate, Bf16) {
   const Comparison layers = gate(checkpoint, reference);
   std::vector<std::string> failed;
   for (const OutputDifference& output : layers.outputs) {
-    if (!output.passed()) failed.push_back(output.name);
+    if (output.passed()) continue;
+    failed.push_back(output.name);
+    EXPECT_LE(output.l2, 1.2e-2) << output.name;  // CPU and GPU give 1.02e-2 and 1.08e-2
   }
   for (const std::string& name : failed) {
     EXPECT_TRUE(std::ranges::find(GetParam().beyond, name) != GetParam().beyond.end()) << layers.to_text();
