@@ -1,5 +1,6 @@
 // The gate (docs/compare.md): profile bf16 on the fast operators against the scalar reference in float32.
 #include <algorithm>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -31,42 +32,38 @@ Comparison gate(const std::shared_ptr<const Checkpoint>& checkpoint, const Trace
 struct Case {
   std::string name;
   std::filesystem::path model;
-  std::filesystem::path ids_file;
-  std::string ids;
-  // Outputs that the profile's own rounding puts above the limit (docs/compare.md), on the GPU too.
-  std::vector<std::string> beyond = {};
+  std::filesystem::path ids_file;  // a prompt of the goldens; empty: kTokens ids from anywhere in the vocabulary
 };
+
+// In random models single tokens are ill conditioned (docs/compare.md): few tokens measure those, many measure the layer.
+constexpr int64_t kTokens = 512;
+
+std::vector<int32_t> scattered_ids(int64_t vocab_size) {
+  std::mt19937 draw(1);  // its numbers are the same everywhere
+  std::vector<int32_t> ids(kTokens);
+  for (int32_t& id : ids) id = static_cast<int32_t>(static_cast<int64_t>(draw()) % vocab_size);
+  return ids;
+}
 
 class Gate : public testing::TestWithParam<Case> {};
 
 TEST_P(Gate, Bf16) {
   const auto checkpoint = std::make_shared<const Checkpoint>(GetParam().model);
-  const Trace reference = reference_run(checkpoint, Goldens(GetParam().ids_file).ids(GetParam().ids));
+  const Trace reference =
+      reference_run(checkpoint, GetParam().ids_file.empty() ? scattered_ids(checkpoint->config().vocab_size)
+                                                            : Goldens(GetParam().ids_file).ids("input_ids"));
   const Comparison layers = gate(checkpoint, reference);
-  std::vector<std::string> failed;
-  for (const OutputDifference& output : layers.outputs) {
-    if (output.passed()) continue;
-    failed.push_back(output.name);
-    EXPECT_LE(output.l2, 1.2e-2) << output.name;  // CPU and GPU give 1.02e-2 and 1.08e-2
-  }
-  for (const std::string& name : failed) {
-    EXPECT_TRUE(std::ranges::find(GetParam().beyond, name) != GetParam().beyond.end()) << layers.to_text();
-  }
-  EXPECT_TRUE(std::ranges::all_of(layers.flips, &Flip::passed)) << layers.to_text();
+  EXPECT_TRUE(layers.passed()) << layers.to_text();
 }
 
 std::vector<Case> cases() {
   std::vector<Case> made;
   for (const std::string prompt : {"demo-multiply", "demo-weather", "code-4"}) {
-    made.push_back({"k3_mini_" + prompt, k3_mini(), k3_mini() / "goldens" / (prompt + ".safetensors"), "input_ids"});
+    made.push_back({"k3_mini_" + prompt, k3_mini(), k3_mini() / "goldens" / (prompt + ".safetensors")});
   }
-  for (const std::string name : {"tiny-k3-8l", "tiny-k3-26l", "tiny-kimi-linear"}) {
-    made.push_back({name, fixture(name), fixture(name) / "goldens.safetensors", "input_ids"});
-    if (name == "tiny-k3-8l") made.back().beyond = {"layer 0"};    // L2 1.02e-2
-    if (name == "tiny-k3-26l") made.back().beyond = {"layer 24"};  // L2 1.08e-2
+  for (const std::string name : {"tiny-k3-8l", "tiny-k3-26l", "tiny-kimi-linear", "tiny-kimi-linear-hf"}) {
+    made.push_back({name, fixture(name), {}});
   }
-  made.push_back({"tiny-kimi-linear-hf", fixture("tiny-kimi-linear-hf"), fixture("tiny-kimi-linear-hf") / "goldens.safetensors",
-                  "p0.ids"});
   return made;
 }
 
