@@ -26,6 +26,9 @@ Examples:
   weft bench disk models/k3-mini/model-00001-of-000002.safetensors
   weft bench load -m models/k3-mini --json
   weft bench decode -m models/k3-mini --out decode.json
+  weft bench ops --device cuda
+  weft synth --preset k3 --layers 8 --sparse -o k3-8
+  weft bench decode -m k3-8 --device cuda --load dummy
 
 docs/benchmarks.md describes them. Nothing else should run on the machine meanwhile.)";
 
@@ -39,6 +42,7 @@ struct Flags {
   std::vector<std::string> files;
   int64_t tokens = 0;
   std::string op;
+  std::string device = "cpu";
   std::string profile = "bf16";
 };
 
@@ -60,7 +64,7 @@ bench::Record measure_mem(const Flags& flags) { return bench::bench_mem(thread_c
 
 bench::Record measure_ops(const Flags& flags) {
   const ops::Profile profile = flags.profile == "exact" ? ops::Profile::exact : ops::Profile::bf16;
-  return bench::bench_ops({thread_count(flags), flags.repeats, profile, flags.op});
+  return bench::bench_ops({thread_count(flags), flags.repeats, profile, flags.op, flags.device == "cuda"});
 }
 
 bench::Record measure_disk(const Flags& flags) {
@@ -73,12 +77,14 @@ bench::Record measure_load(const Flags& flags) {
 
 bench::Record measure_decode(const Flags& flags) {
   bench::Record record = while_loading([&] { return bench::bench_decode(flags.model.options(), flags.tokens, flags.repeats); });
+  if (flags.model.options().dummy_weights) return record;
   if (!std::filesystem::exists(std::filesystem::path(flags.model.dir) / "tiktoken.model")) {
     record.notes.emplace_back("first token: not measured, the model has no tokenizer");
     return record;
   }
-  const std::vector<std::string> command = {"/proc/self/exe", "generate", "-m", flags.model.dir, "-p",
-                                            "Hello",          "-n",       "1",  "--temperature", "0"};
+  const std::vector<std::string> command = {
+      "/proc/self/exe", "generate", "-m", flags.model.dir, "--device", flags.model.device, "-p",
+      "Hello",          "-n",       "1",  "--temperature", "0"};
   record.figures.push_back(bench::first_token(command, flags.repeats));
   return record;
 }
@@ -138,6 +144,9 @@ void add_bench(CLI::App& app, Command& command) {
   const auto [operators, ops_flags] = make("ops", "Operators at the sizes of Kimi K3", measure_ops);
   add_threads(*operators, *ops_flags);
   operators->add_option("--op", ops_flags->op, "One operator, for example linear; default: all")->type_name("NAME");
+  operators->add_option("--device", ops_flags->device, "Where: cpu or cuda")
+      ->check(CLI::IsMember({"cpu", "cuda"}))
+      ->capture_default_str();
   operators->add_option("--profile", ops_flags->profile, "Numbers: exact or bf16")
       ->check(CLI::IsMember({"exact", "bf16"}))
       ->capture_default_str();

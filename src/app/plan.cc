@@ -31,6 +31,7 @@ struct Flags {
   std::string node_memory;
   std::string memory;
   std::string profile;
+  std::string device = "cpu";
   std::optional<int64_t> tokens;
   const CLI::Option* layers_option = nullptr;
   std::optional<double> bandwidth;  // GB/s
@@ -61,6 +62,7 @@ ExitCode plan(const Flags& flags) {
   if (!flags.memory.empty()) options.memory = flags.memory == "auto" ? available_memory() : parse_memory(flags.memory);
   if (flags.profile == "exact") options.profile = ops::Profile::exact;
   if (flags.profile == "bf16") options.profile = ops::Profile::bf16;
+  options.gpu = flags.device == "cuda";
   if (flags.bandwidth) options.bandwidth = *flags.bandwidth * 1e9;
   if (flags.layers_option->count() > 0 && options.layers.empty()) {
     fail(ErrorKind::bad_input, "plan", "P01: empty layer specification");
@@ -104,6 +106,9 @@ void add_plan(CLI::App& app, Command& command) {
       ->capture_default_str();
   sub->add_option("--profile", flags->profile, "Numbers: exact or bf16; default: exact below 1 GiB of weights, else bf16")
       ->check(CLI::IsMember({"exact", "bf16"}));
+  sub->add_option("--device", flags->device, "What computes: cpu, or cuda (weights and workspace as a GPU holds them)")
+      ->check(CLI::IsMember({"cpu", "cuda"}))
+      ->capture_default_str();
   sub->add_option("--bandwidth", flags->bandwidth, "GB/s of each node's memory, for the expected tokens/s")
       ->check([](const std::string& text) {
         double value = 0.0;

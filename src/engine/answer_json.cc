@@ -112,11 +112,13 @@ std::string summary_line(const Model& model, const TurnResult& result) {
   const std::string cut = read < statistics.prompt_tokens ? fmt::format("{} of ", read) : "";
   const std::string reused =
       statistics.reused_tokens > 0 ? fmt::format(" ({} kept from before)", statistics.reused_tokens) : "";
-  return fmt::format("{}: prompt {}{}{}{}; generated {}{}; {} per token{}; peak memory {}; profile {}", end_name(result), cut,
+  std::string gpu = gpu_memory_text(model.executor().memory());
+  if (!gpu.empty()) gpu += "; ";
+  return fmt::format("{}: prompt {}{}{}{}; generated {}{}; {} per token{}; peak memory {}; {}profile {}", end_name(result), cut,
                      counted(statistics.prompt_tokens, "token"), reused, rate_text(statistics.prompt_rate(), 1, "tokens/s"),
                      counted(statistics.generated_tokens, "token"), rate_text(statistics.generate_rate(), 1, "tokens/s"),
                      human_bytes(model.executor().bytes_per_token().value),
-                     rate_text(bytes_rate(model, result) / kGiga, 2, "GB/s"), human_bytes(peak_memory().value),
+                     rate_text(bytes_rate(model, result) / kGiga, 2, "GB/s"), human_bytes(peak_memory().value), gpu,
                      to_string(model.profile()));
 }
 

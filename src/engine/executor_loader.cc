@@ -29,7 +29,8 @@ Plan plan_of(const Checkpoint& checkpoint, const ModelOptions& options) {
   wanted.prefill_chunk = options.prefill_chunk;
   wanted.profile = options.profile;
   // A GPU holds all weights in memory of its own.
-  if (options.backend != ops::Backend::cuda) wanted.memory = options.memory.value_or(available_memory());
+  wanted.gpu = options.backend == ops::Backend::cuda;
+  if (!wanted.gpu) wanted.memory = options.memory.value_or(available_memory());
   return make_plan(plan_model(checkpoint), wanted);
 }
 
@@ -64,6 +65,8 @@ LoadedExecutor load_executor(const ModelOptions& options) {
     stage_options.layers = planned.layers;
     stage_options.profile = loaded.profile;
     if (options.backend == ops::Backend::cuda) stage_options.device = open_cuda_device();
+    stage_options.step_rows = options.prefill_chunk;
+    stage_options.state_memory = ByteCount(planned.state);
     stage_options.dummy_weights = options.dummy_weights;
     if (planned.experts_kept < planned.experts) {
       stage_options.expert_budget = ByteCount(planned.experts_kept);

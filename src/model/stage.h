@@ -8,6 +8,7 @@
 #include "base/units.h"
 #include "model/batch.h"
 #include "model/boundary.h"
+#include "model/gpu_memory.h"
 #include "model/state_pool.h"
 #include "ops/context.h"
 
@@ -19,6 +20,9 @@ struct MemoryUse {
   ByteCount experts;    // routed experts that are held, as mapped
   ByteCount state;      // of all sequences
   ByteCount workspace;  // activations of the largest step so far
+  // On GPUs, zero elsewhere: what was planned, and the most that was used so far.
+  GpuMemory gpu_planned = {};
+  GpuMemory gpu_used = {};
 
   [[nodiscard]] ByteCount total() const { return trunk + experts + state + workspace; }
   MemoryUse& operator+=(const MemoryUse& other) {
@@ -26,6 +30,8 @@ struct MemoryUse {
     experts += other.experts;
     state += other.state;
     workspace += other.workspace;
+    gpu_planned += other.gpu_planned;
+    gpu_used += other.gpu_used;
     return *this;
   }
 };
@@ -44,6 +50,8 @@ class Stage {
   [[nodiscard]] virtual ByteCount bytes_per_token() const = 0;
 
   [[nodiscard]] virtual MemoryUse memory() const = 0;
+  // Of the operators' workspace, as planned; nothing in host memory, which grows.
+  [[nodiscard]] virtual ByteCount operator_memory() const { return ByteCount(0); }
 
   [[nodiscard]] bool first() const { return layers().begin == LayerIndex(0); }
   [[nodiscard]] bool last() const { return layers().end == LayerIndex(layer_count()); }
@@ -56,6 +64,11 @@ class Stage {
   // the first. Throws bad_input for ids outside the vocabulary and for a boundary of the wrong layer, rows, width or block
   // count, unavailable when a mapped weight file was lost.
   [[nodiscard]] virtual Output forward(ops::Context& context, const Batch& batch, std::optional<Boundary> in) = 0;
+  // Waits until the last forward(), which was of `batch`, is done, and throws what a GPU found meanwhile: values that are not
+  // finite (bad_checkpoint naming layer and position). A stage in host memory throws that inside forward().
+  virtual void settle(const Batch& batch) { (void)batch; }
+  // Steps of which a GPU replayed a recording.
+  [[nodiscard]] virtual int64_t replayed_steps() const { return 0; }
 };
 
 }  // namespace weft

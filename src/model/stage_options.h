@@ -18,6 +18,9 @@ struct StageOptions {
   std::optional<ByteCount> expert_budget;      // most bytes of routed experts in memory at once; absent: no limit
   StatePool::Limits state{.slots = 256, .pages = 1 << 20};
   std::shared_ptr<Device> device = std::make_shared<HostDevice>();  // where weights and states lie; the stage's alone
+  // GPU: what the pool is planned for beside the weights; more comes from a reserve.
+  int64_t step_rows = 512;
+  ByteCount state_memory;
   bool dummy_weights = false;  // GPU: weights are made there, and the checkpoint's data is not read (model/weight_placer.h)
 };
 

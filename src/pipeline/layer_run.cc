@@ -87,6 +87,7 @@ Trace run_layers(const std::shared_ptr<const Checkpoint>& checkpoint, const Laye
     std::optional<Boundary> in;
     if (!stage->first()) in = boundary_before(config, layer, options.profile, reference);
     const Stage::Output output = stage->forward(context, batch, std::move(in));
+    stage->settle(batch);
     if (stage->last()) logits = stage->device().fetch(output.logits.view());
     (void)state.commit();
   }

@@ -41,7 +41,10 @@ struct LocalExecutor::OpenStep {
 class LocalExecutor::StageWorker {
  public:
   StageWorker(std::unique_ptr<Stage> stage, const LocalExecutorOptions& options, size_t index)
-      : stage_(std::move(stage)), index_(index), pool_(options.threads), workspace_(stage_->device()) {
+      : stage_(std::move(stage)),
+        index_(index),
+        pool_(options.threads),
+        workspace_(stage_->device(), stage_->operator_memory()) {
     context_.backend = options.backend;
     context_.profile = options.profile;
     context_.pool = &pool_;
@@ -76,6 +79,11 @@ class LocalExecutor::StageWorker {
   }
 
   [[nodiscard]] Stage& stage() { return *stage_; }
+  [[nodiscard]] MemoryUse memory() const {
+    MemoryUse use = stage_->memory();
+    if (!stage_->device().is_host()) use.gpu_used.workspace += workspace_.most_used();
+    return use;
+  }
   [[nodiscard]] std::map<SequenceId, SequenceState>& states() { return states_; }
   [[nodiscard]] SequenceState& state(SequenceId sequence) {
     const auto at = states_.find(sequence);
@@ -112,9 +120,10 @@ class LocalExecutor::StageWorker {
       (void)guard(task);
     }
   }
-  Stage::Output forward(OpenStep& open, Handover in, std::vector<Extended>& extended);
-  std::vector<RowsResult> results(const OpenStep& open, const Tensor& logits, const std::vector<Extended>& extended);
-  ops::Sampled draw(TensorView logits, const ops::SampleRow& row);
+  Stage::Output forward(OpenStep& open, Handover in, Batch& batch, std::vector<Extended>& extended);
+  std::vector<RowsResult> results(const OpenStep& open, const Batch& batch, const Tensor& logits,
+                                  const std::vector<Extended>& extended);
+  ops::Sampled draw(TensorView logits, const ops::SampleRow& row);  // not checked
 
   std::unique_ptr<Stage> stage_;
   size_t index_;
@@ -132,9 +141,8 @@ class LocalExecutor::StageWorker {
   std::thread thread_;
 };
 
-Stage::Output LocalExecutor::StageWorker::forward(OpenStep& open, Handover in, std::vector<Extended>& extended) {
+Stage::Output LocalExecutor::StageWorker::forward(OpenStep& open, Handover in, Batch& batch, std::vector<Extended>& extended) {
   if (in.failure) in.failure->raise();
-  Batch batch;
   batch.trace = open.step.trace;
   batch.routing = open.step.routing;
   for (const Rows& rows : open.step.rows) {
@@ -158,13 +166,14 @@ Stage::Output LocalExecutor::StageWorker::forward(OpenStep& open, Handover in, s
   return output;
 }
 
-std::vector<RowsResult> LocalExecutor::StageWorker::results(const OpenStep& open, const Tensor& logits,
+std::vector<RowsResult> LocalExecutor::StageWorker::results(const OpenStep& open, const Batch& batch, const Tensor& logits,
                                                             const std::vector<Extended>& extended) {
   const int64_t vocab = stage_->vocab_size();
   const auto rows_of = [&](int64_t first, int64_t count) {
     return TensorView{DType::f32, {count, vocab}, logits.view().data + first * vocab * static_cast<int64_t>(sizeof(float))};
   };
   std::vector<RowsResult> made;
+  std::vector<std::optional<ops::SampleRow>> drawn;
   for (size_t i = 0; i < extended.size(); ++i) {
     const Rows& rows = open.step.rows[i];
     RowsResult& result = made.emplace_back();
@@ -172,16 +181,22 @@ std::vector<RowsResult> LocalExecutor::StageWorker::results(const OpenStep& open
     const Extended& entry = extended[i];
     if (rows.logits != Rows::Logits::none)
       result.logits = stage_->device().fetch(rows_of(entry.first_logits_row, entry.logits_rows));
+    std::optional<ops::SampleRow>& row = drawn.emplace_back();
     if (rows.sample) {
       const SampleRequest& request = *rows.sample;
-      const ops::SampleRow row{request.params,
-                               entry.state->consumed().value,
-                               request.history,
-                               request.never_penalised,
-                               request.mask.valid() ? request.mask.get() : request.allowed,
-                               request.prompt};
-      result.sampled = draw(rows_of(entry.first_logits_row + entry.logits_rows - 1, 1), row);
+      row = ops::SampleRow{request.params,
+                           entry.state->consumed().value,
+                           request.history,
+                           request.never_penalised,
+                           request.mask.valid() ? request.mask.get() : request.allowed,
+                           request.prompt};
+      result.sampled = draw(rows_of(entry.first_logits_row + entry.logits_rows - 1, 1), *row);
     }
+  }
+  // A fault inside a layer says more than the logits that it left.
+  stage_->settle(batch);
+  for (size_t i = 0; i < made.size(); ++i) {
+    if (drawn[i]) ops::check_sampled(*made[i].sampled, *drawn[i]);
   }
   return made;
 }
@@ -192,18 +207,18 @@ ops::Sampled LocalExecutor::StageWorker::draw(TensorView logits, const ops::Samp
   ops::sample(context_, logits, {&row, 1}, {reinterpret_cast<ops::Sampled*>(out.data), 1});
   ops::Sampled drawn;
   stage_->device().download(reinterpret_cast<std::byte*>(&drawn), out.data, out.bytes());
-  ops::check_sampled(drawn, row);
   return drawn;
 }
 
 void LocalExecutor::StageWorker::run(OpenStep& open) {
   Handover in = open.arrivals[index_].get();
+  Batch batch;
   std::vector<Extended> extended;
   Stage::Output output;
   std::vector<RowsResult> made;
   const std::optional<Failure> failure = guard([&] {
-    output = forward(open, std::move(in), extended);
-    if (stage_->last()) made = results(open, output.logits, extended);
+    output = forward(open, std::move(in), batch, extended);
+    if (stage_->last()) made = results(open, batch, output.logits, extended);
   });
   if (failure) {
     for (const Extended& entry : extended) entry.state->fail_step();
@@ -275,7 +290,7 @@ MemoryUse LocalExecutor::memory() {
   MemoryUse sum;
   std::mutex mutex;
   on_every_stage([&](StageWorker& worker) {
-    const MemoryUse part = worker.stage().memory();
+    const MemoryUse part = worker.memory();
     const std::lock_guard lock(mutex);
     sum += part;
   });

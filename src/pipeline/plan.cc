@@ -60,7 +60,7 @@ class Pricer {
     int64_t width = 0;
     for (int64_t l = range.begin.value; l < range.end.value; ++l) {
       const PlanModel::Layer& layer = model_.layers[static_cast<size_t>(l)];
-      stage.weights += layer.weights;
+      stage.weights += options_.gpu ? layer.gpu_weights : layer.weights;
       stage.experts += layer.experts;
       stage.read_per_token += layer.read;
       stage.state_fixed += layer.state_f32 + layer.state_values * kStateElementBytes;
@@ -68,12 +68,12 @@ class Pricer {
       width = std::max(width, layer.width);
     }
     if (first) {
-      stage.weights += model_.embedding;
+      stage.weights += embedding();
       stage.read_per_token += model_.embedding_read;
     }
     if (last) {
       stage.vectors = model_.head_vectors;
-      stage.weights += model_.head + (model_.tied && !first ? model_.embedding : 0);
+      stage.weights += (options_.gpu ? model_.gpu_head : model_.head) + (model_.tied && !first ? embedding() : 0);
       stage.read_per_token += model_.head + (model_.tied ? model_.embedding : 0);
     }
     stage.experts_kept = stage.experts;
@@ -89,6 +89,7 @@ class Pricer {
     const int64_t buffers = 2 * ((first ? 0 : in) + out) * model_.hidden_size * element_;
     const int64_t live_planes = last ? in + 1 : out;
     stage.workspace = options_.prefill_chunk * (buffers + 4 * (live_planes * model_.hidden_size + width));
+    if (options_.gpu) stage.workspace = model_.gpu_workspace(range, options_.prefill_chunk);
     return stage;
   }
 
@@ -107,6 +108,8 @@ class Pricer {
   }
 
  private:
+  [[nodiscard]] int64_t embedding() const { return options_.gpu ? model_.gpu_embedding : model_.embedding; }
+
   const PlanModel& model_;
   const PlanOptions& options_;
   int64_t element_;

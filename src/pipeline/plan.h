@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -33,6 +34,7 @@ struct PlanModel {
     int64_t token_values = 0;   // per token, elements likewise: latents, keys and values
     int64_t width = 0;          // widest activation row, elements
     int64_t planes_before = 1;  // of the boundary on this layer's left: K + 1
+    int64_t gpu_weights = 0;    // in the memory of a GPU (model/gpu_memory.h)
     std::vector<int64_t> shards;
   };
   std::vector<Layer> layers;
@@ -43,6 +45,9 @@ struct PlanModel {
   int64_t embedding_read = 0;  // one row
   int64_t head = 0;            // final norm, output mix and head, on the last stage
   int64_t head_vectors = 0;    // of those, final norm and output mix
+  int64_t gpu_embedding = 0;   // as gpu_weights
+  int64_t gpu_head = 0;
+  std::function<int64_t(LayerRange layers, int64_t rows)> gpu_workspace;  // bytes
   bool tied = false;
   bool estimated = false;  // from the configuration alone, not from headers
   std::vector<int64_t> first_shards;
@@ -67,6 +72,7 @@ struct PlanOptions {
   int64_t prefill_chunk = 512;          // rows of the largest micro-batch
   std::optional<ops::Profile> profile;  // absent: exact below 1 GiB of weights, else bf16
   std::optional<double> bandwidth;      // bytes/s of each node's memory
+  bool gpu = false;                     // weights and workspace as a GPU holds them
 };
 
 struct PlanStage {

@@ -3,6 +3,7 @@
 #include <functional>
 #include <set>
 
+#include "model/gpu_memory.h"
 #include "pipeline/plan.h"
 
 namespace weft {
@@ -25,6 +26,7 @@ PlanModel sizes(const KimiConfig& c, const std::vector<ParamSpec>& params, const
   model.hidden_size = c.hidden_size;
   model.tied = c.tie_word_embeddings;
   model.experts_per_token = c.router.experts_per_token;
+  model.gpu_workspace = [c](LayerRange layers, int64_t rows) { return weft::gpu_workspace(c, layers, rows).total(); };
   for (int64_t l = 0; l < c.layer_count; ++l) {
     PlanModel::Layer layer;
     const bool kda = c.is_kda[static_cast<size_t>(l)];
@@ -41,20 +43,28 @@ PlanModel sizes(const KimiConfig& c, const std::vector<ParamSpec>& params, const
   }
   for (const ParamSpec& p : params) {
     int64_t bytes = 0;
-    for (int64_t e = 0; e < p.copies; ++e) bytes += bytes_of(p, e);
+    int64_t on_gpu = 0;
+    for (int64_t e = 0; e < p.copies; ++e) {
+      const int64_t stored = bytes_of(p, e);
+      bytes += stored;
+      on_gpu += gpu_tensor_bytes(p, stored);
+    }
     model.tensors += p.copies;
     switch (p.owner) {
       case Owner::first:
         model.embedding += bytes;
+        model.gpu_embedding += on_gpu;
         model.embedding_read += bytes / p.shape[0];
         break;
       case Owner::last:
         model.head += bytes;
+        model.gpu_head += on_gpu;
         if (!p.matrix) model.head_vectors += bytes;
         break;
       case Owner::layer: {
         PlanModel::Layer& layer = model.layers[static_cast<size_t>(p.layer.value)];
         layer.weights += bytes;
+        layer.gpu_weights += on_gpu;
         if (p.copies > 1) {
           layer.experts += bytes;
           layer.expert += bytes / p.copies;

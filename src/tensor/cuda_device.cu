@@ -73,8 +73,15 @@ CudaDevice::~CudaDevice() {
     (void)cudaEventDestroy(staging.copied);
     (void)cudaFreeHost(staging.memory);
   }
+  for (std::byte* memory : host_memory_) (void)cudaFreeHost(memory);
   for (const Block& block : pool_) (void)cudaFree(block.memory);
   (void)cudaStreamDestroy(stream_);
+}
+
+std::string CudaDevice::name() const {
+  cudaDeviceProp properties{};
+  check_cuda(cudaGetDeviceProperties(&properties, 0), "properties");
+  return properties.name;
 }
 
 void CudaDevice::reserve(ByteCount bytes) {
@@ -107,6 +114,13 @@ std::byte* CudaDevice::take(ByteCount bytes) {
        human_bytes(left));
 }
 
+ByteCount CudaDevice::taken() const {
+  const std::lock_guard lock(mutex_);
+  ByteCount sum;
+  for (const Block& block : pool_) sum += ByteCount(block.used);
+  return sum;
+}
+
 void CudaDevice::upload(std::byte* to, const std::byte* from, int64_t bytes) {
   for (int64_t done = 0; done < bytes; done += kStagingBytes) {
     const auto part = static_cast<size_t>(std::min(kStagingBytes, bytes - done));
@@ -124,6 +138,18 @@ void CudaDevice::download(std::byte* to, const std::byte* from, int64_t bytes) {
     check_cuda(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDeviceToHost, stream_), "download");
   }
   check_cuda(cudaStreamSynchronize(stream_), "download");
+}
+
+std::byte* CudaDevice::take_host(ByteCount bytes) {
+  std::byte* memory = nullptr;
+  check_cuda(cudaMallocHost(&memory, static_cast<size_t>(bytes.value)), "pinned memory");
+  const std::lock_guard lock(mutex_);
+  host_memory_.push_back(memory);
+  return memory;
+}
+
+void CudaDevice::post(std::byte* to, const std::byte* from, int64_t bytes) {
+  check_cuda(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDeviceToHost, stream_), "post");
 }
 
 void CudaDevice::copy(std::byte* to, const std::byte* from, int64_t bytes) {

@@ -20,10 +20,14 @@ class CudaDevice final : public Device {
   CudaDevice& operator=(const CudaDevice&) = delete;
 
   [[nodiscard]] bool is_host() const override { return false; }
+  [[nodiscard]] std::string name() const override;
   void reserve(ByteCount bytes) override;
   [[nodiscard]] std::byte* take(ByteCount bytes) override;
+  [[nodiscard]] ByteCount taken() const override;
   void upload(std::byte* to, const std::byte* from, int64_t bytes) override;
   void download(std::byte* to, const std::byte* from, int64_t bytes) override;
+  [[nodiscard]] std::byte* take_host(ByteCount bytes) override;
+  void post(std::byte* to, const std::byte* from, int64_t bytes) override;
   void copy(std::byte* to, const std::byte* from, int64_t bytes) override;
   void fill_random(std::byte* to, int64_t bytes, uint32_t keep, uint32_t set) override;
   [[nodiscard]] std::unique_ptr<DeviceGraph> record(const std::function<void()>& work) override;
@@ -43,13 +47,14 @@ class CudaDevice final : public Device {
   std::array<Staging, 2> staging_;
   size_t next_staging_ = 0;
 
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   struct Block {
     std::byte* memory = nullptr;
     int64_t bytes = 0;
     int64_t used = 0;
   };
-  std::vector<Block> pool_;  // guarded by mutex_; one for each reserve()
+  std::vector<Block> pool_;              // guarded by mutex_; one for each reserve()
+  std::vector<std::byte*> host_memory_;  // guarded by mutex_; pinned
 };
 
 }  // namespace weft

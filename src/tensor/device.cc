@@ -15,6 +15,13 @@ std::byte* HostDevice::take(ByteCount bytes) {
   return memory_.emplace_back(Tensor::uninitialized(DType::u8, {bytes.value})).data();
 }
 
+ByteCount HostDevice::taken() const {
+  const std::lock_guard lock(mutex_);
+  ByteCount sum;
+  for (const Tensor& tensor : memory_) sum += ByteCount(tensor.bytes());
+  return sum;
+}
+
 void HostDevice::upload(std::byte* to, const std::byte* from, int64_t bytes) { copy(to, from, bytes); }
 void HostDevice::download(std::byte* to, const std::byte* from, int64_t bytes) { copy(to, from, bytes); }
 void HostDevice::copy(std::byte* to, const std::byte* from, int64_t bytes) {

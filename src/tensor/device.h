@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "base/units.h"
@@ -27,6 +28,7 @@ class Device {
  public:
   virtual ~Device() = default;
   [[nodiscard]] virtual bool is_host() const = 0;
+  [[nodiscard]] virtual std::string name() const = 0;  // "NVIDIA H200"
 
   // Plans the pool: take() may give out about `bytes` more. Throws unavailable naming wanted and free memory. Host memory has
   // no pool: it grows.
@@ -34,10 +36,16 @@ class Device {
   // Memory of undefined content, aligned to 256 bytes (host: 64). Throws unavailable when the pool is spent. Any thread.
   [[nodiscard]] virtual std::byte* take(ByteCount bytes) = 0;
 
+  [[nodiscard]] virtual ByteCount taken() const = 0;  // so far
+
   // Host to device. `from` may be changed after the call.
   virtual void upload(std::byte* to, const std::byte* from, int64_t bytes) = 0;
   // Device to host. Waits for all work before it.
   virtual void download(std::byte* to, const std::byte* from, int64_t bytes) = 0;
+  // Memory of the host that the device reaches, for post(); lives as long as the device.
+  [[nodiscard]] virtual std::byte* take_host(ByteCount bytes) = 0;
+  // Device to such memory, without waiting: it is there when a later download() returns. May be recorded.
+  virtual void post(std::byte* to, const std::byte* from, int64_t bytes) = 0;
   // Within the device.
   virtual void copy(std::byte* to, const std::byte* from, int64_t bytes) = 0;
 
@@ -55,16 +63,20 @@ class Device {
 class HostDevice final : public Device {
  public:
   [[nodiscard]] bool is_host() const override { return true; }
+  [[nodiscard]] std::string name() const override { return "host"; }
   void reserve(ByteCount) override {}
   [[nodiscard]] std::byte* take(ByteCount bytes) override;
+  [[nodiscard]] ByteCount taken() const override;
   void upload(std::byte* to, const std::byte* from, int64_t bytes) override;
   void download(std::byte* to, const std::byte* from, int64_t bytes) override;
+  [[nodiscard]] std::byte* take_host(ByteCount bytes) override { return take(bytes); }
+  void post(std::byte* to, const std::byte* from, int64_t bytes) override { copy(to, from, bytes); }
   void copy(std::byte* to, const std::byte* from, int64_t bytes) override;
   void fill_random(std::byte* to, int64_t bytes, uint32_t keep, uint32_t set) override;
   [[nodiscard]] std::unique_ptr<DeviceGraph> record(const std::function<void()>& work) override;
 
  private:
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::vector<Tensor> memory_;  // guarded by mutex_
 };
 

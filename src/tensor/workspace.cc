@@ -17,12 +17,15 @@ MutableTensorView Workspace::take(const Shape& shape, DType dtype) {
     used_ = 0;
   }
   if (chunk_ == chunks_.size()) {
-    const int64_t size = std::max(bytes, kMinChunkBytes);
+    const int64_t size = std::max({bytes, kMinChunkBytes, chunks_.empty() ? planned_.value : 0});
     chunks_.push_back({device_->take(ByteCount(size)), size});
     used_ = 0;
   }
   MutableTensorView view{dtype, shape, chunks_[chunk_].memory + used_};
   used_ += bytes;
+  int64_t in_use = used_;
+  for (size_t i = 0; i < chunk_; ++i) in_use += chunks_[i].bytes;
+  most_used_ = std::max(most_used_, in_use);
   return view;
 }
 

@@ -31,10 +31,13 @@ class Workspace {
     int64_t used_;
   };
 
-  explicit Workspace(Device& device) : device_(&device) {}  // which outlives the workspace
+  // The first chunk of memory has room for `planned` bytes, so that the takes of a planned step lie in one piece. The device
+  // outlives the workspace.
+  explicit Workspace(Device& device, ByteCount planned = ByteCount(0)) : device_(&device), planned_(planned) {}
 
   [[nodiscard]] MutableTensorView take(const Shape& shape, DType dtype = DType::f32);
   [[nodiscard]] ByteCount bytes_allocated() const;
+  [[nodiscard]] ByteCount most_used() const { return ByteCount(most_used_); }  // at once, gaps at the ends of chunks included
 
  private:
   struct Chunk {
@@ -42,9 +45,11 @@ class Workspace {
     int64_t bytes = 0;
   };
   Device* device_;
+  ByteCount planned_;
   std::vector<Chunk> chunks_;
   size_t chunk_ = 0;  // the chunk that is being filled
   int64_t used_ = 0;  // bytes of it
+  int64_t most_used_ = 0;
 };
 
 }  // namespace weft

@@ -4,6 +4,11 @@
 
 #include <gtest/gtest.h>
 
+#include "model/sequence_state.h"
+#include "parallel/communicator.h"
+#include "pipeline/trace.h"
+#include "tensor/workspace.h"
+
 #include "support/models.h"
 
 namespace weft {
@@ -117,6 +122,57 @@ TEST(GpuModel, RecordedStepsTellShapesApart) {
     return logits;
   };
   EXPECT_LE(relative_error(run(*gpu), run(*cpu)), kLogits);
+}
+
+// A sequence of single tokens on a stage of its own. With `traced` nothing is recorded.
+struct Decoded {
+  std::vector<float> logits;
+  int64_t replayed = 0;
+};
+Decoded decode(const std::string& model, ops::Profile profile, bool traced) {
+  const auto checkpoint = std::make_shared<const Checkpoint>(fixture(model));
+  StageOptions options;
+  options.layers = checkpoint->all_layers();
+  options.profile = profile;
+  options.device = open_cuda_device();
+  const std::unique_ptr<Stage> stage = make_stage(checkpoint, options);
+  WorkerPool pool(1);
+  SingleRank ranks;
+  Workspace workspace(stage->device());
+  ops::Context context{ops::Backend::cuda, profile, &pool, &ranks, &stage->device(), &workspace};
+  SequenceState sequence(stage->states());
+  Decoded made;
+  std::vector<int32_t> ids = prompt_of(model);
+  while (ids.size() < 80) ids.push_back(ids[ids.size() % 7]);  // beyond one page of 64 tokens
+  ids.resize(80);
+  for (const int32_t id : ids) {
+    TraceCollector collector;
+    Batch batch;
+    batch.groups.push_back(sequence.extend(0, 1));
+    batch.ids = {id};
+    batch.logits_rows = {0};
+    batch.trace = traced ? &collector : nullptr;
+    const Stage::Output output = stage->forward(context, batch, std::nullopt);
+    (void)sequence.commit();
+    stage->settle(batch);
+    const Tensor logits = stage->device().fetch(output.logits.view());
+    made.logits.insert(made.logits.end(), logits.as<float>().begin(), logits.as<float>().end());
+  }
+  made.replayed = stage->replayed_steps();
+  return made;
+}
+
+// All steps of one token but the first are replays of a recording, and give the bits of steps that are not recorded.
+TEST(GpuModel, ReplaysDecodeSteps) {
+  for (const std::string& model : kModels) {
+    for (const ops::Profile profile : {ops::Profile::exact, ops::Profile::bf16}) {
+      const Decoded recorded = decode(model, profile, false);
+      const Decoded traced = decode(model, profile, true);
+      EXPECT_EQ(recorded.replayed, 79) << model;
+      EXPECT_EQ(traced.replayed, 0) << model;
+      EXPECT_TRUE(same_bits(recorded.logits, traced.logits)) << model << ", profile " << to_string(profile);
+    }
+  }
 }
 
 // The same draws as on the CPU, recorded steps included.

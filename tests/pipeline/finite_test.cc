@@ -13,6 +13,7 @@
 #include "model/stage.h"
 #include "model/stage_options.h"
 #include "parallel/communicator.h"
+#include "tensor/workspace.h"
 
 #include "support/models.h"
 #include "support/small_synth.h"
@@ -25,6 +26,13 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using testing_support::open_executor;
 using testing_support::TemporaryFolder;
+
+// The GPU tests compile this file too.
+#ifdef WEFT_GPU_TESTS
+constexpr ops::Backend kBackend = ops::Backend::cuda;
+#else
+constexpr ops::Backend kBackend = ops::Backend::cpu;
+#endif
 
 constexpr const char* kDense = "first_k_dense_replace=5";
 
@@ -50,12 +58,16 @@ void poison(const fs::path& dir, const std::string& name, int64_t index, const c
 constexpr const char* kNan = "\xc0\x7f";
 constexpr const char* kInfinity = "\x80\x7f";
 
-std::string fault_of(const fs::path& dir, const std::vector<int32_t>& ids) {
-  const auto executor = open_executor(dir);
+enum class Wanted : uint8_t { logits, draw, nothing };
+
+std::string fault_of(const fs::path& dir, const std::vector<int32_t>& ids, Wanted wanted = Wanted::logits,
+                     const std::vector<int64_t>& cuts = {}) {
+  const auto executor = open_executor(dir, {.cuts = cuts, .backend = kBackend});
   Rows rows;
   rows.sequence = executor->create();
   rows.ids = ids;
-  rows.logits = Rows::Logits::last;
+  if (wanted == Wanted::logits) rows.logits = Rows::Logits::last;
+  if (wanted == Wanted::draw) rows.sample = SampleRequest{};
   Step step;
   step.rows.push_back(std::move(rows));
   (void)executor->submit(std::move(step));
@@ -72,8 +84,13 @@ TEST(C9, AWeightThatIsNotFiniteIsNamedByLayerAndPosition) {
     write_synthetic(dir, kind);
     EXPECT_EQ(fault_of(dir, {1, 2, 3, 4, 5}), "no error");
     poison(dir, "model.layers.2.self_attn.o_proj.weight", 5, kNan);
-    EXPECT_THAT(fault_of(dir, {1, 2, 3, 4, 5}),
-                AllOf(HasSubstr("layer 2: [attention] position 0, element 0"), HasSubstr("nan")));
+    // Whatever is asked for, and on one stage or several.
+    for (const Wanted wanted : {Wanted::logits, Wanted::draw, Wanted::nothing}) {
+      for (const std::vector<int64_t>& cuts : {std::vector<int64_t>{}, std::vector<int64_t>{1, 3}}) {
+        EXPECT_THAT(fault_of(dir, {1, 2, 3, 4, 5}, wanted, cuts),
+                    AllOf(HasSubstr("[stage] layer 2: [attention] position 0, element 0"), HasSubstr("nan")));
+      }
+    }
     // Earlier in the model, and only at the token that has this row.
     poison(dir, "model.embed_tokens.weight", 4 * 64 + 7, kInfinity);
     EXPECT_THAT(fault_of(dir, {1, 2, 3, 4, 5}), HasSubstr("layer 0: [attention] position 3"));
@@ -95,12 +112,17 @@ TEST(C9, AStateThatIsNotFiniteIsNamedByLayerAndPosition) {
   const auto checkpoint = std::make_shared<const Checkpoint>(dir);
   StageOptions options;
   options.layers = checkpoint->all_layers();
+  if (kBackend == ops::Backend::cuda) options.device = open_cuda_device();
   const std::unique_ptr<Stage> stage = make_stage(checkpoint, options);
   WorkerPool pool(1);
   SingleRank ranks;
+  Workspace workspace(stage->device());
   ops::Context context;
+  context.backend = kBackend;
   context.pool = &pool;
   context.comm = &ranks;
+  context.device = &stage->device();
+  context.workspace = &workspace;
   SequenceState sequence(stage->states());
   const auto step = [&](std::vector<int32_t> ids) {
     Batch batch;
@@ -109,14 +131,29 @@ TEST(C9, AStateThatIsNotFiniteIsNamedByLayerAndPosition) {
     batch.logits_rows = {batch.rows() - 1};
     (void)stage->forward(context, batch, std::nullopt);
     (void)sequence.commit();
+    stage->settle(batch);
     return batch.groups.front().slot_out;
   };
-  const SlotId slot = step({1, 2, 3});
+  (void)step({1, 2, 3});
+  (void)step({4});
+  const SlotId slot = step({5});  // on a GPU the recorded step from here on
+  EXPECT_EQ(stage->replayed_steps(), kBackend == ops::Backend::cuda ? 1 : 0);
   const SlotTensor& state = stage->states().layout().at(LayerIndex(4 - 2)).slot.front();
   ASSERT_EQ(state.name, "S");
-  stage->states().data(slot)[state.offset] = std::numeric_limits<float>::quiet_NaN();
-  EXPECT_THAT([&] { (void)step({4}); },
-              ::testing::ThrowsMessage<Error>(HasSubstr("layer 2: [attention] position 3, element 0")));
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  stage->device().upload(reinterpret_cast<std::byte*>(stage->states().data(slot) + state.offset),
+                         reinterpret_cast<const std::byte*>(&nan), sizeof nan);
+  EXPECT_THAT([&] { (void)step({6}); },
+              ::testing::ThrowsMessage<Error>(HasSubstr("[stage] layer 2: [attention] position 5, element 0")));
+  // What one step met does not stay.
+  SequenceState other(stage->states());
+  Batch batch;
+  batch.groups.push_back(other.extend(0, 1));
+  batch.ids = {7};
+  batch.logits_rows = {0};
+  (void)stage->forward(context, batch, std::nullopt);
+  (void)other.commit();
+  EXPECT_NO_THROW(stage->settle(batch));
 }
 
 }  // namespace

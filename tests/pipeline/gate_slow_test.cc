@@ -1,4 +1,4 @@
-// The gate (docs/compare.md): profile bf16 on the fast operators against the scalar reference in float32.
+// The gate (docs/compare.md): profile bf16 on the fast operators of a CPU or a GPU against the scalar reference in float32.
 #include <algorithm>
 #include <random>
 #include <string>
@@ -17,7 +17,14 @@ namespace {
 
 using namespace testing_support;
 
+// The GPU tests compile this file too.
+#ifdef WEFT_GPU_TESTS
+constexpr ops::Backend kBackend = ops::Backend::cuda;
+constexpr int kThreads = 8;  // of the reference
+#else
+constexpr ops::Backend kBackend = ops::Backend::cpu;
 constexpr int kThreads = 2;
+#endif
 
 Trace reference_run(const std::shared_ptr<const Checkpoint>& checkpoint, const std::vector<int32_t>& ids) {
   const auto executor = open_executor(checkpoint, {.threads = kThreads, .backend = ops::Backend::reference});
@@ -26,7 +33,8 @@ Trace reference_run(const std::shared_ptr<const Checkpoint>& checkpoint, const s
 }
 
 Comparison gate(const std::shared_ptr<const Checkpoint>& checkpoint, const Trace& reference) {
-  return compare_traces(run_layers(checkpoint, {.threads = kThreads, .profile = ops::Profile::bf16}, reference), reference);
+  return compare_traces(
+      run_layers(checkpoint, {.threads = kThreads, .backend = kBackend, .profile = ops::Profile::bf16}, reference), reference);
 }
 
 struct Case {

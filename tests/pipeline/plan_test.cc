@@ -122,6 +122,23 @@ TEST(Plan, BalancedCutsOfTheSpecification) {
   }
 }
 
+// K3 spec 4.1: 896 experts of 3 matrices; what a GPU adds is alignment, float32 vectors and a table of its experts.
+TEST(Plan, OnAGpu) {
+  const PlanModel model = published();
+  PlanOptions options;
+  options.stages = 3;
+  const Plan cpu = make_plan(model, options);
+  options.gpu = true;
+  const Plan gpu = make_plan(model, options);
+  for (size_t s = 0; s < 3; ++s) {
+    EXPECT_GT(gpu.stages[s].weights, cpu.stages[s].weights);
+    EXPECT_LT(static_cast<double>(gpu.stages[s].weights), 1.001 * static_cast<double>(cpu.stages[s].weights));
+    EXPECT_EQ(gpu.stages[s].state, cpu.stages[s].state);
+  }
+  // The head's logits are wanted on the last stage only: 64 rows of 163,840 (kPlannedLogitsRows).
+  EXPECT_GT(gpu.stages[2].workspace, gpu.stages[1].workspace + int64_t{64} * 163840 * 4 / 2);
+}
+
 TEST(Plan, ManualSplit) {
   const auto ranges = [](std::string_view spec, int64_t layers, std::optional<int64_t> stages = std::nullopt) {
     std::vector<std::pair<int64_t, int64_t>> out;

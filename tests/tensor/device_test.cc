@@ -46,6 +46,22 @@ TEST(Workspace, TheSameTakesGiveTheSameAddresses) {
   EXPECT_EQ(take(), second);
 }
 
+TEST(Workspace, KeepsAPlannedStepInOnePiece) {
+  HostDevice device;
+  Workspace workspace(device, ByteCount(8 << 20));
+  EXPECT_EQ(device.taken(), ByteCount(0));
+  {
+    const Workspace::Scope scope(workspace);
+    for (int i = 0; i < 4; ++i) (void)workspace.take({2 << 20}, DType::u8);
+    EXPECT_EQ(device.taken(), ByteCount(8 << 20));
+  }
+  (void)workspace.take({1}, DType::u8);
+  EXPECT_EQ(workspace.most_used(), ByteCount(8 << 20));
+  (void)workspace.take({8 << 20}, DType::u8);  // beyond the plan
+  EXPECT_EQ(workspace.most_used(), ByteCount(16 << 20));
+  EXPECT_EQ(workspace.bytes_allocated(), ByteCount(16 << 20));
+}
+
 TEST(BorrowedTensor, LeavesTheMemoryToItsOwner) {
   std::array<float, 2> memory = {1.0F, 2.0F};
   {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <optional>
 #include <spawn.h>
 #include <thread>
 
@@ -12,6 +13,7 @@
 
 #include "base/error.h"
 #include "base/worker_pool.h"
+#include "engine/bench/gpu.h"
 #include "engine/bench/mem.h"
 #include "engine/bench/timing.h"
 #include "engine/owned_sequence.h"
@@ -61,12 +63,7 @@ void warm_up(Executor& executor, Ids& ids, int64_t chunk) {
     step(executor, sequence.id(), ids.next(std::min(chunk, kWarmTokens - done)));
 }
 
-// The limits are measured on the CPU.
-void require_cpu(const ModelOptions& options) {
-  if (options.backend == ops::Backend::cuda)
-    fail(ErrorKind::unsupported, "bench",
-         "wanted a model on the CPU, found --device cuda; docs/cuda.md says how GPUs are measured");
-}
+bool on_gpu(const ModelOptions& options) { return options.backend == ops::Backend::cuda; }
 
 Json facts_of(const LoadedExecutor& loaded, int64_t tokens) {
   return {{"layers", loaded.checkpoint->config().layer_count},
@@ -80,10 +77,17 @@ Json facts_of(const LoadedExecutor& loaded, int64_t tokens) {
 }  // namespace
 
 Record bench_decode(const ModelOptions& options, int64_t tokens, int repeats) {
-  require_cpu(options);
+  std::optional<GpuLimit> gpu;
+  if (on_gpu(options)) gpu = measure_gpu(repeats);  // before the model takes the memory
+  const Timer loading;
   const LoadedExecutor loaded = load_executor(options);
   Executor& executor = *loaded.executor;
   Record record{"decode", {}, facts_of(loaded, tokens), loaded.notes};
+  if (gpu) {
+    record.facts["gpu"] = gpu->gpu;
+    record.facts["load_seconds"] = loading.seconds();
+    if (options.dummy_weights) record.notes.emplace_back("the weights are made on the GPU; the answers mean nothing");
+  }
   Ids ids(executor.vocab_size());
   warm_up(executor, ids, options.prefill_chunk);
   const auto bytes = static_cast<double>(executor.bytes_per_token().value);
@@ -100,15 +104,16 @@ Record bench_decode(const ModelOptions& options, int64_t tokens, int repeats) {
   record.facts["memory"] = memory_json(executor.memory());
 
   WorkerPool pool(loaded.threads);
-  const Figure bandwidth = read_bandwidth(pool, memory_sweep_bytes(), repeats);
+  const Figure bandwidth = gpu ? gpu->copies : read_bandwidth(pool, memory_sweep_bytes(), repeats);
   figure.limit = Figure::Limit{bandwidth.name + ", over the bytes of a token", bandwidth.value() * kGiga / bytes};
-  figure.more = {{"GB_per_s", figure.value() * bytes / kGiga}};
+  figure.more = {{"bytes", bytes}, {"us", 1e6 / figure.value()}, {"GB_per_s", figure.value() * bytes / kGiga}};
   record.figures = {bandwidth, figure};
   return record;
 }
 
 Record bench_prefill(const ModelOptions& options, int64_t tokens, int repeats) {
-  require_cpu(options);
+  if (on_gpu(options))  // whose arithmetic has no measured limit yet
+    fail(ErrorKind::unsupported, "bench", "prefill: wanted a model on the CPU, found --device cuda");
   ModelOptions whole = options;
   whole.prefill_chunk = tokens;  // the step that the memory has to hold
   const LoadedExecutor loaded = load_executor(whole);

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/worker_pool.h"
+#include "engine/bench/gpu.h"
 #include "engine/bench/mem.h"
 #include "engine/bench/timing.h"
 #include "ops/suite/suite.h"
@@ -54,6 +55,7 @@ Record bench_ops(const OpsBench& options) {
       fail(ErrorKind::bad_input, "bench", "operator: wanted one of {}, found '{}'", fmt::join(known, ", "), options.op);
     std::erase_if(specs, [&](const ops::CaseSpec& spec) { return spec.op != options.op; });
   }
+  if (options.gpu) return bench_gpu_ops(specs, options.profile, options.repeats);
   WorkerPool pool(options.threads);
   SingleRank ranks;
   ops::Context context;

@@ -13,10 +13,12 @@ struct OpsBench {
   int repeats = 5;
   ops::Profile profile = ops::Profile::bf16;
   std::string op;  // "linear"; empty: all
+  bool gpu = false;
 };
 
 // Each case in GB/s or GFLOP/s, whichever limit is the nearer one for its bytes and operations. Calls take turns over copies of
-// the operands that no cache holds together, so that everything comes from memory. Throws bad_input for an unknown operator.
+// the operands that no cache holds together, so that everything comes from memory. On a GPU: bench_gpu_ops (gpu.h). Throws
+// bad_input for an unknown operator.
 [[nodiscard]] Record bench_ops(const OpsBench& options);
 
 }  // namespace weft::bench

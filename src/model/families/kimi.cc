@@ -14,7 +14,8 @@
 #include "model/decode_cost.h"
 #include "model/expert_store.h"
 #include "model/fingerprint.h"
-#include "model/finite_rows.h"
+#include "model/finite_watch.h"
+#include "model/gpu_memory.h"
 #include "model/routing.h"
 #include "model/step_buffer.h"
 #include "model/trunk.h"
@@ -29,7 +30,9 @@ namespace {
 using ops::WeightView;
 
 constexpr int64_t kMostGpuRows = 65535;  // of a CUDA grid's second and third axis
-constexpr float kMlaNormEps = 1e-6F;     // K3 spec 3.5 and 8.1: not rms_norm_eps
+// Of a GPU's pool: for more states, rows or rows of logits than planned, and the tables of steps.
+constexpr ByteCount kGpuReserve(4LL << 30);
+constexpr float kMlaNormEps = 1e-6F;  // K3 spec 3.5 and 8.1: not rms_norm_eps
 
 // Weights, a shape beside each. Letters as in K3 spec 0.
 
@@ -258,11 +261,16 @@ class KimiStage final : public Stage {
         pool_(
             state_layout(config_, layers_), [this] { return model_fingerprint(*checkpoint_, profile_); }, options.state,
             device_),
-        workspace_(*device_),
-        residual_memory_(*device_),
-        tables_(*device_) {
+        gpu_workspace_(device_->is_host() ? GpuWorkspace() : gpu_workspace(config_, layers_, options.step_rows)),
+        workspace_(*device_, ByteCount(gpu_workspace_.layers)),
+        residual_memory_(*device_, ByteCount(gpu_workspace_.residual)),
+        tables_(*device_),
+        watch_(*device_) {
     checkpoint_->require(layers_);
-    device_->reserve(planned_memory());
+    if (!device_->is_host()) {
+      gpu_planned_ = {gpu_weight_bytes(*checkpoint_, layers_), options.state_memory, ByteCount(gpu_workspace_.total())};
+      device_->reserve(gpu_planned_.total() + kGpuReserve);
+    }
     const WeightPlacer placer(device_, options.dummy_weights);
     if (device_->is_host()) {
       experts_ = std::make_unique<MappedExperts>(checkpoint_, options.expert_budget);
@@ -277,6 +285,7 @@ class KimiStage final : public Stage {
       if (config_.is_moe(layer)) experts_->add_layer(layer, config_.experts);
     }
     checkpoint_->require_intact();  // what was copied to a GPU too
+    if (!device_->is_host()) gpu_weights_ = device_->taken();
   }
 
   [[nodiscard]] LayerRange layers() const override { return layers_; }
@@ -287,15 +296,23 @@ class KimiStage final : public Stage {
   [[nodiscard]] Device& device() override { return *device_; }
   [[nodiscard]] ByteCount bytes_per_token() const override { return decode_bytes_per_token(*checkpoint_, layers_); }
   [[nodiscard]] MemoryUse memory() const override {
-    return {trunk_bytes(*checkpoint_, layers_), experts_->bytes(), pool_.bytes_allocated(),
-            workspace_.bytes_allocated() + residual_bytes_};
+    MemoryUse use{trunk_bytes(*checkpoint_, layers_), experts_->bytes(), pool_.bytes_allocated(),
+                  workspace_.bytes_allocated() + residual_bytes_};
+    if (!device_->is_host()) {
+      use.gpu_planned = gpu_planned_;
+      use.gpu_used = {gpu_weights_, pool_.bytes_allocated(), workspace_.most_used() + residual_memory_.most_used()};
+    }
+    return use;
   }
+  [[nodiscard]] ByteCount operator_memory() const override { return ByteCount(gpu_workspace_.operators); }
+
+  [[nodiscard]] int64_t replayed_steps() const override { return replayed_steps_; }
 
   [[nodiscard]] Output forward(ops::Context& context, const Batch& batch, std::optional<Boundary> in) override;
+  void settle(const Batch& batch) override { watch_.settle(batch); }
 
  private:
   void check(const ops::Context& context, const Batch& batch, const std::optional<Boundary>& in) const;
-  [[nodiscard]] ByteCount planned_memory() const;
   [[nodiscard]] StepTables step_tables(const Batch& batch);
   // The incoming boundary in the stage's memory; without one, memory for the embedding.
   [[nodiscard]] Residual start(const Batch& batch, std::optional<Boundary> in);
@@ -343,23 +360,18 @@ class KimiStage final : public Stage {
   WeightView embedding_;  // [V, D], first stage
   HeadWeights head_;      // last stage
   std::vector<LayerWeights> weights_;
+  GpuWorkspace gpu_workspace_;  // planned; zero in host memory, as the next two
+  GpuMemory gpu_planned_;
+  ByteCount gpu_weights_;  // taken
   Workspace workspace_;
   Workspace residual_memory_;  // GPU: of step_tensor()
   StepBuffer tables_;
+  FiniteWatch watch_;
+  int64_t replayed_steps_ = 0;
   std::map<StepShape, RecordedStep> recorded_;  // GPU
   const std::byte* recorded_tables_ = nullptr;  // where their tables lie
   ByteCount residual_bytes_;                    // of the residual stream and logits, the most of a step so far
 };
-
-// All weights, and room for states and workspace, which grow within it.
-ByteCount KimiStage::planned_memory() const {
-  constexpr int64_t kStatesAndWorkspace = 8LL << 30;
-  constexpr int64_t kPerTensor = 512;  // alignment
-  const auto experts = static_cast<int64_t>(layers_.size()) * config_.experts;
-  // Small tensors are widened to float32, hence twice.
-  return ByteCount(checkpoint_->weight_bytes(layers_).value + (6 * experts + 64 * layers_.size()) * kPerTensor +
-                   kStatesAndWorkspace);
-}
 
 void KimiStage::trace(const Batch& batch, TracePoint point, LayerIndex layer, TensorView rows) {
   if (batch.trace == nullptr) return;
@@ -482,6 +494,7 @@ Stage::Output KimiStage::forward(ops::Context& context, const Batch& batch, std:
     output.logits = std::move(result.logits);
   } else {
     if (!device_->is_host()) {
+      settle(batch);
       result.residual.hidden = std::make_shared<Tensor>(device_->fetch(result.residual.hidden->view()));
       for (auto& block : result.residual.blocks) block = std::make_shared<const Tensor>(device_->fetch(block->view()));
     }
@@ -513,10 +526,12 @@ StepResult KimiStage::compute_recorded(ops::Context& context, const Batch& batch
         device_->record([&] { step.result = compute(context, batch, tables, std::move(residual)).logits.mutable_view(); });
   }
   step.graph->launch();
+  ++replayed_steps_;
   return {{}, Tensor::borrowed(step.result)};
 }
 
 StepResult KimiStage::compute(ops::Context& context, const Batch& batch, const StepTables& tables, Residual residual) {
+  watch_.begin();
   if (first()) {
     ops::embed(context, tables.ids, embedding_, residual.hidden->mutable_view());
     trace(batch, TracePoint::embed, LayerIndex(0), residual.hidden->view());
@@ -528,6 +543,7 @@ StepResult KimiStage::compute(ops::Context& context, const Batch& batch, const S
       throw Error(error.kind(), "stage", fmt::format("layer {}: {}", layer, error.what()));
     }
   }
+  watch_.end();
   const int64_t planes = std::ssize(residual.blocks) + 2;  // the running sum is there twice while it grows
   const int64_t logits_floats = std::ssize(batch.logits_rows) * (config_.vocab_size + planes * config_.hidden_size);
   const int64_t floats = planes * batch.rows() * config_.hidden_size + (last() ? logits_floats : 0);
@@ -578,7 +594,7 @@ void KimiStage::run_layer(ops::Context& context, const Batch& batch, const StepT
     accumulate();
   }
   trace(batch, TracePoint::after_attn, layer, residual.hidden->view());
-  if (device_->is_host()) check_finite(batch, "attention", residual.hidden->view());
+  watch_.look(context, batch, layer, FiniteWatch::Place::attention, residual.hidden->view());
 
   const TensorView mlp_in = on(Fault::mlp_mix_skipped) ? residual.hidden->view() : mixed(context, residual, weights.mlp_mix);
   trace(batch, TracePoint::mlp_in, layer, mlp_in);
@@ -592,7 +608,7 @@ void KimiStage::run_layer(ops::Context& context, const Batch& batch, const StepT
   trace(batch, TracePoint::mlp_out, layer, y);
   accumulate();
   trace(batch, TracePoint::out, layer, residual.hidden->view());
-  if (device_->is_host()) check_finite(batch, "MLP", residual.hidden->view());
+  watch_.look(context, batch, layer, FiniteWatch::Place::mlp, residual.hidden->view());
 }
 
 std::vector<ops::StateSegment> KimiStage::slot_segments(const Batch& batch, const SlotTensor& tensor) {

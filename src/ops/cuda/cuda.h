@@ -3,6 +3,7 @@
 // waits for the device. A NaN among router logits gives NaN outputs.
 #pragma once
 
+#include "ops/first_not_finite.h"
 #include "ops/ops.h"
 #include "ops/sample.h"
 
@@ -32,6 +33,7 @@ void route(Context& context, const RouterRule& rule, TensorView logits, TensorVi
            MutableTensorView weights, std::span<float> margins);
 void moe(Context& context, const Activation& activation, TensorView z, TensorView ids, TensorView weights,
          const ExpertTable& experts, MutableTensorView out);
+void first_not_finite(Context& context, TensorView x, int64_t place, std::span<uint64_t> first);
 void sample(Context& context, TensorView logits, std::span<const SampleRow> rows, std::span<Sampled> out);
 
 }  // namespace weft::ops::cuda

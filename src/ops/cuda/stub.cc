@@ -33,6 +33,7 @@ void route(Context&, const RouterRule&, TensorView, TensorView, MutableTensorVie
   missing();
 }
 void moe(Context&, const Activation&, TensorView, TensorView, TensorView, const ExpertTable&, MutableTensorView) { missing(); }
+void first_not_finite(Context&, TensorView, int64_t, std::span<uint64_t>) { missing(); }
 void sample(Context&, TensorView, std::span<const SampleRow>, std::span<Sampled>) { missing(); }
 
 }  // namespace weft::ops::cuda

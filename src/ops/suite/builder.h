@@ -99,6 +99,7 @@ std::vector<CaseSpec> mla_attention_cases(CaseSet set);
 std::vector<CaseSpec> mla_project_value_cases(CaseSet set);
 std::vector<CaseSpec> route_cases(CaseSet set);
 std::vector<CaseSpec> moe_cases(CaseSet set);
+std::vector<CaseSpec> first_not_finite_cases(CaseSet set);
 std::vector<CaseSpec> sample_cases(CaseSet set);
 
 }  // namespace weft::ops::suite

@@ -1,6 +1,8 @@
-// route, sample.
+// route, first_not_finite, sample.
 #include <algorithm>
+#include <limits>
 
+#include "ops/first_not_finite.h"
 #include "ops/sample.h"
 #include "ops/suite/builder.h"
 
@@ -20,6 +22,21 @@ void add_route(SpecList& list, const RouterRule& rule, int64_t experts, int64_t 
                route(context, rule, o[logits], o[bias], o[ids], o[weights], o[margins].as<float>());
              });
            });
+}
+
+// The elements `faults` are NaN or an infinity. `again`: a second call for a later place, which changes nothing.
+void add_first_not_finite(SpecList& list, int64_t rows, int64_t size, const std::vector<int64_t>& faults, bool again) {
+  list.add(fmt::format("{} faults {} rows {}", size, faults.size(), rows), [=](CaseBuilder& b) {
+    const size_t x = b.vector("x", {rows, size}, -8.0, 8.0);
+    constexpr float kInfinity = std::numeric_limits<float>::infinity();
+    const std::array<float, 3> values = {std::numeric_limits<float>::quiet_NaN(), kInfinity, -kInfinity};
+    for (size_t i = 0; i < faults.size(); ++i) b.initial(x).as<float>()[static_cast<size_t>(faults[i])] = values[i % 3];
+    const size_t first = b.output("first", {2}, {}, DType::i32);  // one code, kAllFinite before
+    return b.finish(static_cast<double>(rows * size), [=](Context& context, Operands o) {
+      first_not_finite(context, o[x], 7, {reinterpret_cast<uint64_t*>(o[first].data), 1});
+      if (again) first_not_finite(context, o[x], 9, {reinterpret_cast<uint64_t*>(o[first].data), 1});
+    });
+  });
 }
 
 // One row for each of `params`; every second row has a mask, a prompt and a history.
@@ -96,6 +113,22 @@ std::vector<CaseSpec> route_cases(CaseSet set) {
     const int64_t experts = kAwkward[i];
     add_route(list, {std::min<int64_t>(4, experts), true, 2.446F}, experts, i % 2 == 0 ? 17 : 1);
     add_route(list, {std::min<int64_t>(16, experts), i % 2 == 0, 1.0F}, experts, 3);
+  }
+  return std::move(list).take();
+}
+
+std::vector<CaseSpec> first_not_finite_cases(CaseSet set) {
+  SpecList list("first_not_finite");
+  if (set == CaseSet::k3) {
+    for (const int64_t rows : {1, 512}) add_first_not_finite(list, rows, 7168, {}, false);
+    return std::move(list).take();
+  }
+  for (const int64_t size : kAwkward) {
+    const int64_t last = 17 * size - 1;
+    add_first_not_finite(list, 17, size, {}, true);
+    add_first_not_finite(list, 17, size, {last}, true);
+    add_first_not_finite(list, 17, size, {last, last / 2, last / 3}, true);
+    add_first_not_finite(list, 17, size, {last, last / 2}, true);
   }
   return std::move(list).take();
 }

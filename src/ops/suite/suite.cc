@@ -34,12 +34,26 @@ std::optional<std::string> difference_of_sampled(const CaseTensor& tensor, Profi
 
 std::vector<CaseSpec> cases(CaseSet set) {
   std::vector<CaseSpec> all;
-  for (const auto list :
-       {suite::embed_cases, suite::linear_cases, suite::rms_norm_cases, suite::gather_rows_cases, suite::add_cases,
-        suite::sigmoid_gate_cases, suite::gated_activation_cases, suite::residual_mix_cases, suite::short_conv_cases,
-        suite::kda_gate_cases, suite::kda_recurrence_cases, suite::gated_rms_norm_cases, suite::mla_absorb_query_cases,
-        suite::mla_append_cases, suite::mla_attention_cases, suite::mla_project_value_cases, suite::route_cases,
-        suite::moe_cases, suite::sample_cases}) {
+  for (const auto list : {suite::embed_cases,
+                          suite::linear_cases,
+                          suite::rms_norm_cases,
+                          suite::gather_rows_cases,
+                          suite::add_cases,
+                          suite::sigmoid_gate_cases,
+                          suite::gated_activation_cases,
+                          suite::residual_mix_cases,
+                          suite::short_conv_cases,
+                          suite::kda_gate_cases,
+                          suite::kda_recurrence_cases,
+                          suite::gated_rms_norm_cases,
+                          suite::mla_absorb_query_cases,
+                          suite::mla_append_cases,
+                          suite::mla_attention_cases,
+                          suite::mla_project_value_cases,
+                          suite::route_cases,
+                          suite::moe_cases,
+                          suite::first_not_finite_cases,
+                          suite::sample_cases}) {
     std::ranges::move(list(set), std::back_inserter(all));
   }
   return all;
