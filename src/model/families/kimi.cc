@@ -131,11 +131,13 @@ class Binder {
     return weights;
   }
 
-  HeadWeights head() const {
+  // `first_embedding`: what the stage has of it, null on a stage that begins later.
+  HeadWeights head(const WeightView* first_embedding) const {
     HeadWeights weights;
     if (config_.residual_block) weights.output_mix = mix("model.output_attn_res");
     weights.norm = vector("model.norm.weight");
-    weights.lm_head = config_.tie_word_embeddings ? embedding() : matrix("lm_head.weight");
+    const auto tied = [&] { return first_embedding != nullptr ? *first_embedding : embedding(); };
+    weights.lm_head = config_.tie_word_embeddings ? tied() : matrix("lm_head.weight");
     return weights;
   }
 
@@ -279,7 +281,7 @@ class KimiStage final : public Stage {
     }
     const Binder binder(*checkpoint_, placer);
     if (first()) embedding_ = binder.embedding();
-    if (last()) head_ = binder.head();
+    if (last()) head_ = binder.head(first() ? &embedding_ : nullptr);
     for (LayerIndex layer = layers_.begin; layer < layers_.end; ++layer) {
       weights_.push_back(binder.layer(layer));
       if (config_.is_moe(layer)) experts_->add_layer(layer, config_.experts);

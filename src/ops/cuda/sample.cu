@@ -90,20 +90,32 @@ struct Max {
 
 // The sum of the values of the threads before this one. Synchronises the block.
 __device__ uint64_t sum_before(uint64_t value) {
-  __shared__ uint64_t parts[kSampleThreads];
-  __syncthreads();
-  parts[threadIdx.x] = value;
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    uint64_t sum = 0;
-    for (uint64_t& part : parts) {
-      const uint64_t own = part;
-      part = sum;
-      sum += own;
-    }
+  __shared__ uint64_t parts[kSampleWarps];
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  uint64_t sum = value;
+  for (int step = 1; step < kWarp; step *= 2) {
+    const uint64_t earlier = __shfl_up_sync(0xffffffffU, sum, step);
+    if (lane >= step) sum += earlier;
   }
+  __syncthreads();  // an earlier call's parts have been read
+  if (lane == kWarp - 1) parts[threadIdx.x / kWarp] = sum;
   __syncthreads();
-  return parts[threadIdx.x];
+  for (int warp = 0; warp < static_cast<int>(threadIdx.x) / kWarp; ++warp) sum += parts[warp];
+  return sum - value;
+}
+
+// Adds to the bins of all lanes of a warp: one addition for each bin, since many lanes have the same. Bin 256 is none.
+__device__ void add_to_bins(uint32_t bin, uint64_t mass, bool by_mass, uint32_t* counts, unsigned long long* masses) {
+  constexpr int kHalf = 22;  // masses are at most 2^44, and 32 halves fit into 32 bits
+  const unsigned same = __match_any_sync(0xffffffffU, bin);
+  uint64_t sum = 0;
+  if (by_mass) {
+    sum = static_cast<uint64_t>(__reduce_add_sync(same, static_cast<uint32_t>(mass >> kHalf))) << kHalf;
+    sum += __reduce_add_sync(same, static_cast<uint32_t>(mass) & ((1U << kHalf) - 1U));
+  }
+  if (bin == 256 || static_cast<int>(threadIdx.x) % kWarp != __ffs(static_cast<int>(same)) - 1) return;
+  atomicAdd(&counts[bin], static_cast<uint32_t>(__popc(same)));
+  if (by_mass) atomicAdd(&masses[bin], static_cast<unsigned long long>(sum));
 }
 
 // The smallest set of best candidates of `kept` that holds `count` of them (by_mass: whose mass reaches `wanted`); ties by id.
@@ -119,12 +131,14 @@ __device__ Kept select(const Row& row, const Kept& kept, uint64_t wanted, bool b
     if (threadIdx.x < 256) counts[threadIdx.x] = 0, masses[threadIdx.x] = 0;
     __syncthreads();
     const uint32_t mask = shift == 24 ? 0U : ~0U << (shift + 8);
-    for (int64_t id = threadIdx.x; id < row.vocabulary; id += kSampleThreads) {
-      const uint32_t key = key_of(row.adjusted[id]);
-      const bool counted = key > kept.key || (key == kept.key && kept.ties == UINT64_MAX);
-      if (!counted || (key & mask) != prefix || !row.allowed(id)) continue;
-      atomicAdd(&counts[key >> shift & 255U], 1U);
-      if (by_mass) atomicAdd(&masses[key >> shift & 255U], static_cast<unsigned long long>(row.mass(row.adjusted[id])));
+    for (int64_t first = 0; first < row.vocabulary; first += kSampleThreads) {
+      const int64_t id = first + threadIdx.x;
+      const float logit = id < row.vocabulary ? row.adjusted[id] : 0.0F;
+      const uint32_t key = key_of(logit);
+      const bool counted = id < row.vocabulary && (key > kept.key || (key == kept.key && kept.ties == UINT64_MAX)) &&
+                           (key & mask) == prefix && row.allowed(id);
+      if (!__any_sync(0xffffffffU, counted)) continue;
+      add_to_bins(counted ? key >> shift & 255U : 256U, counted && by_mass ? row.mass(logit) : 0, by_mass, counts, masses);
     }
     __syncthreads();
     if (threadIdx.x == 0) {
