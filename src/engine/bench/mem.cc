@@ -108,10 +108,9 @@ Tensor filled(WorkerPool& pool, int64_t bytes) {
 
 }  // namespace
 
-int64_t memory_sweep_bytes() {
-  const int64_t last_level = std::max<int64_t>(0, ::sysconf(_SC_LEVEL3_CACHE_SIZE));
-  return std::max<int64_t>(256LL << 20, 2 * last_level);
-}
+int64_t last_level_cache_bytes() { return std::max<int64_t>(0, ::sysconf(_SC_LEVEL3_CACHE_SIZE)); }
+
+int64_t memory_sweep_bytes() { return std::max<int64_t>(256LL << 20, 2 * last_level_cache_bytes()); }
 
 Figure read_bandwidth(WorkerPool& pool, int64_t bytes, int repeats) {
   const Tensor buffer = filled(pool, bytes);

@@ -8,6 +8,8 @@
 
 namespace weft::bench {
 
+[[nodiscard]] int64_t last_level_cache_bytes();  // 0 if the system does not say
+
 // Bytes of a buffer that no cache holds: twice the last level, 256 MiB at least.
 [[nodiscard]] int64_t memory_sweep_bytes();
 

@@ -17,8 +17,9 @@ struct OpsBench {
 };
 
 // Each case in GB/s or GFLOP/s, whichever limit is the nearer one for its bytes and operations. Calls take turns over copies of
-// the operands that no cache holds together, so that everything comes from memory. On a GPU: bench_gpu_ops (gpu.h). Throws
-// bad_input for an unknown operator.
+// the operands that no cache holds together, so that everything comes from memory. A case that is bound by memory and fits the
+// last cache twice is timed on one copy as well ("GB_per_s_from_cache"): what its arithmetic allows. On a GPU: bench_gpu_ops
+// (gpu.h). Throws bad_input for an unknown operator.
 [[nodiscard]] Record bench_ops(const OpsBench& options);
 
 }  // namespace weft::bench
