@@ -52,7 +52,9 @@ TEST(Workspace, KeepsAPlannedStepInOnePiece) {
   EXPECT_EQ(device.taken(), ByteCount(0));
   {
     const Workspace::Scope scope(workspace);
-    for (int i = 0; i < 4; ++i) (void)workspace.take({2 << 20}, DType::u8);
+    (void)workspace.take({2 << 20}, DType::u8);
+    EXPECT_EQ(device.taken(), ByteCount(8 << 20));
+    for (int i = 0; i < 3; ++i) (void)workspace.take({2 << 20}, DType::u8);
     EXPECT_EQ(device.taken(), ByteCount(8 << 20));
   }
   (void)workspace.take({1}, DType::u8);
