@@ -5,17 +5,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "text/output_parser.h"
-#include "text/toy_vocabulary.h"
-
 #include "grammar_fixture.h"
+#include "grammar_walk.h"
 #include "schema_oracle.h"
 
 namespace weft::engine_test {
 namespace {
 
 using ::testing::HasSubstr;
-using text_test::Numbers;
 
 class Schemas : public testing::TestWithParam<size_t> {
  protected:
@@ -35,37 +32,6 @@ TEST_P(Schemas, AcceptsWhatFulfilsItAndNothingElse) {
   for (const std::string text : one["invalid"]) EXPECT_FALSE(compiled.accepts(text)) << text;
 }
 
-struct Drawn {
-  std::vector<TokenId> ids;
-  ChatAnswer answer;
-  bool complete = false;
-};
-
-// Each token at random, a third of them from those that lead to the end soon.
-Drawn draw(grammar::Matcher matcher, ParserStart start, int64_t budget, uint64_t seed) {
-  Numbers numbers(seed);
-  OutputParser parser(mini_format().tokenizer(), {.start = start});
-  AnswerBuilder builder;
-  Drawn drawn;
-  std::vector<uint32_t> words(mini_vocabulary()->mask_words());
-  while (!parser.done() && static_cast<int64_t>(drawn.ids.size()) < budget) {
-    const int64_t left = budget - static_cast<int64_t>(drawn.ids.size());
-    const bool homeward = numbers.below(3) == 0;
-    matcher.fill_mask(words, homeward ? std::min(left, matcher.tokens_to_end() + 3) : left);
-    const std::vector<TokenId> ids = allowed_ids(words);
-    const TokenId id = ids[numbers.below(ids.size())];
-    matcher.accept(id);
-    parser.feed_token(id);
-    drawn.ids.push_back(id);
-  }
-  drawn.complete = parser.done();
-  parser.finish(drawn.complete ? EndReason::stop : EndReason::length);
-  for (const ChatEvent& event : parser.take_events()) builder.add(event);
-  drawn.answer = builder.answer();
-  return drawn;
-}
-
-// A name that no schema declares may come twice, which JSON allows and parse_json() does not.
 // From the smallest number of tokens in which an answer fits: with the markers behind it, and without them.
 TEST_P(Schemas, AnswersAreValidAtEveryTokenLimit) {
   const SchemaOracle oracle(one["schema"]);
@@ -87,10 +53,10 @@ TEST_P(Schemas, AnswersAreValidAtEveryTokenLimit) {
   for (int64_t budget = least; budget <= whole; ++budget) budgets.push_back(budget);
   for (const int64_t budget : budgets) {
     for (uint64_t seed = 0; seed < 6; ++seed) {
-      const Drawn drawn =
-          draw(rules.matcher(ParserStart::response, budget), ParserStart::response, budget, seed + 100 * budget);
+      const Drawn drawn = draw(rules.matcher(ParserStart::response, budget), ParserStart::response, budget,
+                               {.seed = seed + 100 * static_cast<uint64_t>(budget)});
       SCOPED_TRACE(mini_format().tokenizer().decode(drawn.ids, ControlText::all));
-      ASSERT_NO_THROW(ASSERT_TRUE(oracle.valid(Json::parse(drawn.answer.content))));
+      ASSERT_NO_THROW(ASSERT_TRUE(oracle.valid(parse_json(drawn.answer.content, "answer"))));
       if (budget >= whole) {
         ASSERT_TRUE(drawn.complete);
       }

@@ -129,7 +129,10 @@ Matcher AnswerRules::compile(ParserStart start, bool cut_closers) const {
   }
   const Term turn = xtml_turn(text, rules);
   terms->seal();
-  Matcher matcher(vocabulary_, {.terms = std::move(terms), .start = turn});
+  Matcher matcher(vocabulary_, {.terms = std::move(terms),
+                                .start = turn,
+                                .json_response = rules.response.has_value(),
+                                .in_response = start == ParserStart::response});
   if (start == ParserStart::response && !written_.empty()) matcher.accept_text(written_);
   return matcher;
 }

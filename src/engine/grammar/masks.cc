@@ -5,9 +5,10 @@
 namespace weft::grammar {
 namespace {
 
-constexpr size_t kFewIds = 2048;     // of a bucket; beyond, bits take less room
-constexpr size_t kMaxBeyond = 4096;  // entries that are kept
-constexpr size_t kMaxVisits = 4096;  // parts of one state; a state with more is walked as a whole
+constexpr size_t kFewIds = 2048;       // of a bucket; beyond, bits take less room
+constexpr size_t kMaxBeyond = 4096;    // entries that are kept
+constexpr size_t kMaxHeld = 64 << 20;  // bytes of sets of tokens that are kept
+constexpr size_t kMaxVisits = 4096;    // parts of one state; a state with more is walked as a whole
 
 void set_bit(std::span<uint32_t> words, TokenId id) {
   words[static_cast<size_t>(id) / 32] |= 1U << (static_cast<uint32_t>(id) % 32);
@@ -65,6 +66,11 @@ void Masks::walk(Term state, uint32_t first, uint32_t last, const OnToken& token
 }
 
 bool Masks::fill(Term state, int64_t limit, std::span<uint32_t> words) {
+  if (held_ > kMaxHeld) {
+    parts_.clear();
+    beyond_.clear();
+    held_ = 0;
+  }
   words_ = words;
   any_ = false;
   visits_ = 0;
@@ -147,6 +153,7 @@ const Masks::Part& Masks::part_of(Term term) {
   for (size_t marker = 0; marker < markers_.size(); ++marker) {
     part.markers[marker] = terms_.need(terms_.after(term, symbol(static_cast<Marker>(marker))));
   }
+  held_ += bytes_of(part.buckets);
   return parts_.emplace(term, std::move(part)).first->second;
 }
 
@@ -159,7 +166,9 @@ const Masks::Buckets& Masks::beyond(Term term, const Part& part, Term then) {
         then, exit + 1, trie_.nodes()[exit].end, [&](TokenId id, Term rest) { sorter.add(id, terms_.need(rest)); },
         [](uint32_t, Term) {});
   }
-  return beyond_.emplace(std::pair(term, then), sorter.take()).first->second;
+  const Buckets& made = beyond_.emplace(std::pair(term, then), sorter.take()).first->second;
+  held_ += bytes_of(made);
+  return made;
 }
 
 void Masks::fill_marker(size_t marker) {
@@ -176,10 +185,21 @@ void Masks::fill_buckets(const Buckets& buckets, int64_t limit) {
   }
 }
 
+size_t Masks::bytes_of(const Buckets& buckets) {
+  size_t bytes = 0;
+  for (const Bucket& bucket : buckets) {
+    bytes += sizeof(Bucket) + bucket.ids.capacity() * sizeof(TokenId) + bucket.words.capacity() * sizeof(uint32_t);
+  }
+  return bytes;
+}
+
 void Masks::compact() {
   const auto is_gone = [&](Term term) { return static_cast<size_t>(term) >= terms_.sealed_size(); };
   std::erase_if(parts_, [&](const auto& entry) { return is_gone(entry.first); });
   std::erase_if(beyond_, [&](const auto& entry) { return is_gone(entry.first.first) || is_gone(entry.first.second); });
+  held_ = 0;
+  for (const auto& [term, part] : parts_) held_ += bytes_of(part.buckets);
+  for (const auto& [terms, buckets] : beyond_) held_ += bytes_of(buckets);
 }
 
 }  // namespace weft::grammar

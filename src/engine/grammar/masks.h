@@ -58,12 +58,14 @@ class Masks {
   void walk(Term state, uint32_t first, uint32_t last, const OnToken& token, const OnNode& node);
   // Keeps tokens by their need.
   class Sorter;
+  [[nodiscard]] static size_t bytes_of(const Buckets& buckets);
 
   const VocabularyTrie& trie_;
   Terms& terms_;
   MarkerTokens markers_;
   std::unordered_map<Term, Part> parts_;
   std::map<std::pair<Term, Term>, Buckets> beyond_;
+  size_t held_ = 0;         // bytes of their tokens
   std::vector<Term> path_;  // the states above a node of the trie, by depth
 
   // Of one call of fill().

@@ -21,24 +21,54 @@ Vocabulary::Vocabulary(const KimiTokenizer& tokenizer) : tokenizer_(tokenizer), 
   markers_[static_cast<size_t>(Marker::close)] = {ids.close};
   markers_[static_cast<size_t>(Marker::sep)] = {ids.sep};
   markers_[static_cast<size_t>(Marker::end)] = {tokenizer.stop_ids().begin(), tokenizer.stop_ids().end()};
+  for (TokenId id = 0; id < tokenizer.rank_count(); ++id) {
+    const auto quotes = static_cast<int>(std::ranges::count(tokenizer.token_bytes(id), '"'));
+    if (quotes > 0) quoted_.push_back({id, quotes});
+  }
 }
 
 Matcher::Matcher(std::shared_ptr<const Vocabulary> vocabulary, Grammar grammar)
     : vocabulary_(std::move(vocabulary)),
       terms_(std::move(grammar.terms)),
       masks_(vocabulary_->trie(), *terms_, vocabulary_->markers()),
+      names_(vocabulary_, grammar.json_response, grammar.in_response),
       state_(grammar.start),
       largest_need_(terms_->need(state_) + kMaxGrowth) {
   if (terms_->need(state_) >= kNever)
     fail(ErrorKind::bad_input, "grammar", "wanted a schema that some value fulfils, found none");
 }
 
+std::optional<std::pair<size_t, TokenId>> Matcher::longer_name(std::string_view text) const {
+  if (!names_.repeats(text)) return std::nullopt;
+  size_t quote = 0;
+  while (!names_.repeats(text.substr(0, quote + 1))) ++quote;
+  const KimiTokenizer& tokenizer = vocabulary_->tokenizer();
+  for (TokenId id = 0; id < tokenizer.rank_count(); ++id) {
+    const std::string_view more = tokenizer.token_bytes(id);
+    if (more.find_first_of("\"\\") != std::string_view::npos) continue;
+    const std::string longer = fmt::format("{}{}{}", text.substr(0, quote), more, text.substr(quote));
+    if (terms_->after(state_, longer) != kNothing && !names_.repeats(longer)) return std::pair(quote, id);
+  }
+  fail(ErrorKind::unsupported, "grammar", "wanted a name that the object does not have, found none one token longer than '{}'",
+       printable(text.substr(0, 60)));
+}
+
 std::vector<TokenId> Matcher::shortest_tokens() const {
   std::vector<TokenId> tokens;
   std::string text;
-  const auto spell = [&] {
-    const std::vector<TokenId> spelled = vocabulary_->trie().spell(text);
+  const auto append = [&](std::string_view part) {
+    const std::vector<TokenId> spelled = vocabulary_->trie().spell(part);
     tokens.insert(tokens.end(), spelled.begin(), spelled.end());
+  };
+  const auto spell = [&] {
+    // The way ends at most one name that no schema declares, before any marker.
+    if (const auto longer = tokens.empty() ? longer_name(text) : std::nullopt) {
+      append(std::string_view(text).substr(0, longer->first));
+      tokens.push_back(longer->second);
+      append(std::string_view(text).substr(longer->first));
+    } else {
+      append(text);
+    }
     text.clear();
   };
   for (const Symbol symbol : terms_->shortest(state_)) {
@@ -60,7 +90,9 @@ int64_t Matcher::tokens_to_end() const {
 void Matcher::fill_mask(std::span<uint32_t> words, int64_t budget) {
   std::ranges::fill(words, 0U);
   if (forced_.empty()) {
-    if (masks_.fill(state_, std::min(budget - 1, largest_need_), words)) return;
+    if (masks_.fill(state_, std::min(budget - 1, largest_need_), words)) {
+      if (!names_.remove_repeats(words) || std::ranges::any_of(words, [](uint32_t word) { return word != 0; })) return;
+    }
     forced_ = shortest_tokens();
     std::ranges::reverse(forced_);
     if (forced_.empty()) fail(ErrorKind::internal, "grammar", "wanted a next token, found the end of the text");
@@ -71,25 +103,32 @@ void Matcher::fill_mask(std::span<uint32_t> words, int64_t budget) {
 void Matcher::accept(TokenId id) {
   const KimiTokenizer& tokenizer = vocabulary_->tokenizer();
   Term next = kNothing;
+  std::optional<Marker> marker;
   if (!tokenizer.is_control(id)) {
     next = terms_->after(state_, tokenizer.token_bytes(id));
   } else {
-    for (size_t marker = 0; marker < vocabulary_->markers().size(); ++marker) {
-      if (std::ranges::find(vocabulary_->markers()[marker], id) == vocabulary_->markers()[marker].end()) continue;
-      next = terms_->after(state_, symbol(static_cast<Marker>(marker)));
+    for (size_t i = 0; i < vocabulary_->markers().size(); ++i) {
+      if (std::ranges::find(vocabulary_->markers()[i], id) != vocabulary_->markers()[i].end()) marker = static_cast<Marker>(i);
     }
+    if (marker) next = terms_->after(state_, symbol(*marker));
   }
   if (next == kNothing) fail(ErrorKind::internal, "grammar", "wanted a token of the last mask, found id {}", id);
+  if (marker) {
+    names_.accept(*marker);
+  } else {
+    names_.accept(tokenizer.token_bytes(id));
+  }
   if (!forced_.empty()) forced_.pop_back();
   move_to(next);
 }
 
 void Matcher::accept_text(std::string_view text) {
   const Term next = terms_->after(state_, text);
-  if (next == kNothing) {
+  if (next == kNothing || names_.repeats(text)) {
     fail(ErrorKind::bad_input, "grammar", "wanted the beginning of an answer that the request allows, found '{}'",
          printable(text.substr(0, 60)));
   }
+  names_.accept(text);
   move_to(next);
 }
 

@@ -13,9 +13,11 @@
 #include <optional>
 #include <span>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "engine/grammar/masks.h"
+#include "engine/grammar/name_guard.h"
 #include "engine/grammar/terms.h"
 #include "engine/grammar/vocabulary_trie.h"
 #include "text/tokenizer.h"
@@ -30,18 +32,27 @@ class Vocabulary {
   [[nodiscard]] const KimiTokenizer& tokenizer() const { return tokenizer_; }
   [[nodiscard]] const VocabularyTrie& trie() const { return trie_; }
   [[nodiscard]] const MarkerTokens& markers() const { return markers_; }
+  // Tokens that are text with a quote in it.
+  struct Quoted {
+    TokenId id = 0;
+    int quotes = 0;
+  };
+  [[nodiscard]] const std::vector<Quoted>& quoted() const { return quoted_; }
   [[nodiscard]] size_t mask_words() const { return static_cast<size_t>((trie_.vocabulary() + 31) / 32); }
 
  private:
   const KimiTokenizer& tokenizer_;
   VocabularyTrie trie_;
   MarkerTokens markers_;
+  std::vector<Quoted> quoted_;
 };
 
 // What compilation gives: sealed terms and where a text begins.
 struct Grammar {
   std::unique_ptr<Terms> terms;
   Term start = kNothing;
+  bool json_response = false;  // what a response channel holds is JSON
+  bool in_response = false;    // the text begins inside that channel
 };
 
 class Matcher {
@@ -61,11 +72,15 @@ class Matcher {
 
  private:
   [[nodiscard]] std::vector<TokenId> shortest_tokens() const;
+  // `text` is the next of the shortest way. Where it would end a name a second time, one more token goes into that name: its
+  // place, and the token.
+  [[nodiscard]] std::optional<std::pair<size_t, TokenId>> longer_name(std::string_view text) const;
   void move_to(Term state);
 
   std::shared_ptr<const Vocabulary> vocabulary_;
   std::unique_ptr<Terms> terms_;
   Masks masks_;
+  NameGuard names_;
   Term state_;
   int64_t largest_need_;         // how far an answer may put off its end
   std::vector<TokenId> forced_;  // the rest of the text, once there is no choice; the next token last

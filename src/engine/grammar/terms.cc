@@ -120,10 +120,11 @@ Term Terms::repeat(Term item, int32_t min, int32_t max) {
   return add({.kind = Kind::repeat, .a = item, .min = min, .max = max});
 }
 
-Term Terms::unit(Term inner) {
+Term Terms::unit(Term inner, int32_t spare) {
   const Kind kind = node(inner).kind;
-  if (kind != Kind::sequence && kind != Kind::either && kind != Kind::repeat) return inner;
-  return add({.kind = Kind::unit, .a = inner});
+  const bool is_over = inner == kEnd || inner == kNothing;
+  if (is_over || (spare == 0 && kind != Kind::sequence && kind != Kind::either && kind != Kind::repeat)) return inner;
+  return add({.kind = Kind::unit, .a = inner, .min = spare});
 }
 
 Term Terms::soft(Term inner) {
@@ -185,7 +186,7 @@ Terms::Facts Terms::facts_of(const Node& node) const {
       return facts;
     }
     case Kind::repeat: return {node.min == 0 || nullable(node.a), times(node.min, need(node.a))};
-    case Kind::unit: return {nullable(node.a), need(node.a)};
+    case Kind::unit: return {nullable(node.a), plus(need(node.a), node.min)};
     case Kind::soft: return {true, 0};
     case Kind::automaton: {
       const Dfa& dfa = automata_[index];
@@ -309,7 +310,7 @@ Term Terms::compute_after(Term term, Symbol symbol) {
     }
     case Kind::unit: {
       const Term inner = after(found.a, symbol);
-      return symbol < 256 ? unit(inner) : inner;
+      return symbol < 256 ? unit(inner, found.min) : inner;
     }
     case Kind::soft: {
       const Term inner = after(found.a, symbol);
@@ -397,7 +398,7 @@ void Terms::append_shortest_members(const Node& node, std::vector<Symbol>& out) 
 Term Terms::clamp(Term term, int32_t longest, int64_t& extra) {
   const Node found = node(term);
   switch (found.kind) {
-    case Kind::unit: return unit(clamp(found.a, longest, extra));
+    case Kind::unit: return unit(clamp(found.a, longest, extra), found.min);
     case Kind::sequence: {
       const Term a = clamp(found.a, longest, extra);
       return sequence(a, clamp(found.b, longest, extra));

@@ -79,7 +79,7 @@ class Terms {
     Kind kind = Kind::nothing;
     Term a = 0;       // operand; index of the byte set, literal, marker, list, automaton, rule or object
     Term b = 0;       // second operand; list of the members that are left
-    int32_t min = 0;  // repeat; offset in the literal; state of the automaton; phase of the members
+    int32_t min = 0;  // repeat; offset in the literal; state of the automaton; phase of the members; tokens spared for a unit
     int32_t max = 0;  // repeat
     friend bool operator==(const Node&, const Node&) = default;
   };
@@ -96,8 +96,9 @@ class Terms {
   [[nodiscard]] Term optional(Term item) { return either({item, kEnd}); }
   [[nodiscard]] Term repeat(Term item, int32_t min, int32_t max);
   // The same language. Masks of its states are kept apart from what follows it, up to the first marker; for parts that end
-  // with a delimiter, so that few tokens reach beyond them.
-  [[nodiscard]] Term unit(Term inner);
+  // with a delimiter, so that few tokens reach beyond them. `spare` tokens are counted into its need as long as it is not at
+  // its end.
+  [[nodiscard]] Term unit(Term inner, int32_t spare = 0);
   // The same language up to <|open|>, but a text may be cut anywhere in it at no loss: the way to its end needs no tokens.
   [[nodiscard]] Term soft(Term inner);
   [[nodiscard]] Term automaton(Dfa dfa);

@@ -128,10 +128,11 @@ Term TextTerms::quoted(Term inner, Spelling spelling) const {
 }
 
 Term TextTerms::other_key(const std::vector<std::string>& taken) const {
-  if (taken.empty()) return any_string(Spelling::json);
+  const Term quote = terms_.literal("\"");
+  if (taken.empty()) return terms_.sequence(quote, ended_name(terms_.repeat(json_character_, 0, kUnbounded)));
   constexpr std::string_view kWhat = "additionalProperties";
   const Dfa raw = strings_except(terms_, raw_character_, taken, kWhat);
-  return quoted(terms_.automaton(json_spelling(raw, kWhat)), Spelling::json);
+  return terms_.sequence(quote, ended_name(terms_.automaton(json_spelling(raw, kWhat))));
 }
 
 Term TextTerms::key(std::string_view name) const {
@@ -193,7 +194,7 @@ Term TextTerms::any_string(Spelling spelling) const {
   return quoted(terms_.repeat(any_character(spelling), 0, kUnbounded), spelling);
 }
 
-Term TextTerms::any_object() const { return object({}, member(any_string(Spelling::json), any_inner_)); }
+Term TextTerms::any_object() const { return object({}, member(other_key({}), any_inner_)); }
 
 Term TextTerms::any_array() const { return array({}, any_inner_, 0, kUnbounded); }
 

@@ -35,6 +35,8 @@ class TextTerms {
   }
   // `inner` and what ends a string of that spelling: the quote, or <|close|>.
   [[nodiscard]] Term ended(Term inner, Spelling spelling) const;
+  // `inner` and the quote behind it, as a name that NameGuard may want one token longer.
+  [[nodiscard]] Term ended_name(Term inner) const { return terms_.unit(terms_.sequence(inner, terms_.literal("\"")), 1); }
   // A whole string around `inner`: with both quotes, or with <|close|> behind it.
   [[nodiscard]] Term quoted(Term inner, Spelling spelling) const;
 

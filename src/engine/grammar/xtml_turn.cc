@@ -109,8 +109,7 @@ class Layout {
   // Any name but those, with the quote behind it. Names with characters that attributes escape are left out.
   Term other_key(const std::vector<std::string>& taken) {
     const Term character = text_.characters({{0x20, 0x21}, {0x23, 0x25}, {0x27, 0x10FFFF}}, Spelling::raw);
-    return terms_.unit(terms_.sequence(terms_.automaton(strings_except(terms_, character, taken, "additionalProperties")),
-                                       terms_.literal("\"")));
+    return text_.ended_name(terms_.automaton(strings_except(terms_, character, taken, "additionalProperties")));
   }
 
   Term argument(Term quoted_key, const std::vector<TypedValue>& values) {

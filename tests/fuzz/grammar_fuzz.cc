@@ -1,0 +1,92 @@
+// Schemas of any form: an error of ours, or a grammar under which every answer that masks lead to is JSON and ends in time.
+//
+// The first byte seeds the choice of tokens and says where the answer begins and whether the schema is that of the response or
+// of the arguments of a call; the second is the token limit beyond the shortest answer; the rest is the schema. What was
+// written is read by the output parser, as a client's answer is: the model may open a channel that the prompt opened already.
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/error.h"
+#include "engine/grammar/answer_rules.h"
+
+#include "../text/toy_vocabulary.h"
+
+namespace {
+
+void require(bool holds) {
+  if (!holds) std::abort();
+}
+
+const weft::KimiTokenizer& tokenizer() {
+  static const weft::KimiTokenizer made = weft::KimiTokenizer::from_files(weft::text_test::toy_files(400));
+  return made;
+}
+
+weft::grammar::AnswerRules rules_of(const std::string& schema, bool as_arguments) {
+  static const auto vocabulary = std::make_shared<const weft::grammar::Vocabulary>(tokenizer());
+  weft::ChatRequest request = weft::parse_chat_request(R"({"messages": [{"role": "user", "content": ""}]})");
+  const weft::JsonValue parsed = weft::parse_json_value(schema, "schema");
+  if (as_arguments) {
+    request.tools = weft::parse_json_value(R"([{"name": "f", "strict": true, "parameters": )" + schema + "}]", "tools");
+    request.tool_choice.kind = weft::ToolChoice::Kind::required;
+  } else {
+    request.response_format.kind = weft::ResponseFormat::Kind::json_schema;
+    request.response_format.schema = parsed;
+  }
+  std::vector<std::string> notes;
+  return weft::grammar::AnswerRules::of(request, vocabulary, notes).value();
+}
+
+// The tokens are random ones of the masks. Nothing: the schema's shortest answer is too long to be drawn here.
+std::optional<weft::ChatAnswer> draw(const weft::grammar::AnswerRules& rules, weft::ParserStart start, uint8_t seed,
+                                     int64_t beyond) {
+  const int64_t shortest = rules.matcher(start, 1 << 20).tokens_to_end();
+  if (shortest > 400) return std::nullopt;
+  const int64_t budget = shortest + beyond;
+  weft::grammar::Matcher matcher = rules.matcher(start, budget);
+  weft::OutputParser parser(tokenizer(), {.start = start});
+  weft::text_test::Numbers numbers(seed);
+  std::vector<uint32_t> words(static_cast<size_t>((tokenizer().vocab_size() + 31) / 32));
+  for (int64_t left = budget; !parser.done(); --left) {
+    require(left > 0);
+    matcher.fill_mask(words, left);
+    std::vector<weft::TokenId> ids;
+    for (size_t id = 0; id < words.size() * 32; ++id) {
+      if ((words[id / 32] >> (id % 32) & 1U) != 0) ids.push_back(static_cast<weft::TokenId>(id));
+    }
+    require(!ids.empty());
+    const weft::TokenId id = ids[numbers.below(ids.size())];
+    matcher.accept(id);
+    parser.feed_token(id);
+  }
+  require(parser.counters().stray_markers == 0 && parser.counters().abandoned_calls == 0);
+  weft::AnswerBuilder builder;
+  for (const weft::ChatEvent& event : parser.take_events()) builder.add(event);
+  return builder.answer();
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  if (size < 3 || size > 4096) return 0;
+  const auto start = static_cast<weft::ParserStart>(data[0] % 3);
+  const bool as_arguments = data[0] / 3 % 2 == 1;
+  constexpr weft::JsonRules kDeep{.max_depth = 4096};  // and no name twice
+  try {
+    const auto rules = rules_of({reinterpret_cast<const char*>(data) + 2, size - 2}, as_arguments);
+    const std::optional<weft::ChatAnswer> answer = draw(rules, start, data[0], data[1] % 64);
+    if (!answer) return 0;
+    require(as_arguments == !answer->tool_calls.empty());
+    if (!as_arguments) (void)weft::parse_json_value(answer->content, "answer", kDeep);
+    for (const weft::ToolCall& call : answer->tool_calls) (void)weft::parse_json_value(call.arguments, "answer", kDeep);
+  } catch (const weft::Error& error) {
+    // What is wrong with an answer is a fault of the grammar; anything else is one of the schema.
+    require(!std::string_view(error.what()).starts_with("[answer]") && error.kind() != weft::ErrorKind::internal);
+  }
+  return 0;
+}
