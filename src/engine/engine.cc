@@ -117,7 +117,11 @@ bool Engine::advance() {
   const size_t most = stages > 1 ? static_cast<size_t>(stages) + 1 : 1;
   while (open_.size() < most && submit_step()) {
   }
-  if (open_.empty()) return false;
+  if (open_.empty()) {
+    // Nothing to do beside the file that the first of the queue waits for.
+    if (waits_for_file_) store_.wait_for_read();
+    return waits_for_file_;
+  }
   complete();
   return true;
 }
@@ -151,9 +155,12 @@ bool Engine::make_room(const std::function<StateUse()>& needed) {
 }
 
 void Engine::admit() {
+  waits_for_file_ = false;
   while (!queue_.empty() && !admission_waits_ && running() < options_.max_running) {
     const RequestPtr request = queue_.front();
     PrefixStore::Found found = store_.resume(request->ids(), [&](StateUse use) { return make_room([&] { return use; }); });
+    waits_for_file_ = found.waits;
+    if (waits_for_file_) return;
     // One that has the engine to itself always fits (E5).
     if (!running_.empty() && !fits_beside_running(*request, found.sequence.id())) {
       admission_waits_ = true;
@@ -214,6 +221,7 @@ bool Engine::submit_step() {
     if (request->alone()) break;
   }
   if (step.rows.empty()) return false;
+  step.trace = options_.trace;
   open.ticket = executor_.submit(std::move(step));
   open_.push_back(std::move(open));
   return true;

@@ -37,6 +37,7 @@ struct EngineOptions {
   ByteCount disk = ByteCount(int64_t{16} << 30);  // most bytes in it
   std::optional<double> queue_seconds;            // a request that waits longer ends with timeout
   std::optional<double> request_seconds;          // likewise one that is not answered so long after it was asked
+  TraceSink* trace = nullptr;                     // of every step; in-process executors only; outlives the engine
 };
 
 class Engine {
@@ -130,6 +131,7 @@ class Engine {
   std::list<RequestPtr> running_;  // least recently served first
   std::deque<OpenStep> open_;
   bool admission_waits_ = false;  // the first of the queue did not fit, and nothing has ended since
+  bool waits_for_file_ = false;   // the first of the queue goes on from a file that is being read
   int64_t next_id_ = 1;
 };
 

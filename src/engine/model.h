@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "base/task_thread.h"
 #include "base/units.h"
 #include "engine/executor_loader.h"
 #include "engine/grammar/matcher.h"
@@ -39,6 +40,8 @@ class Model {
   [[nodiscard]] const std::vector<uint32_t>& valid_ids() const { return valid_ids_; }
   // What grammars need of the tokenizer; made at the first call.
   [[nodiscard]] const std::shared_ptr<const grammar::Vocabulary>& vocabulary() const;
+  // Computes the masks of all answers, one after the other, beside the steps.
+  [[nodiscard]] TaskThread& mask_thread() const { return mask_thread_; }
   // Ascending; exempt from penalties (7.2).
   [[nodiscard]] const std::vector<int32_t>& control_ids() const { return control_ids_; }
 
@@ -57,6 +60,7 @@ class Model {
   std::vector<int32_t> control_ids_;
   mutable std::once_flag vocabulary_made_;
   mutable std::shared_ptr<const grammar::Vocabulary> vocabulary_;
+  mutable TaskThread mask_thread_;
 };
 
 }  // namespace weft

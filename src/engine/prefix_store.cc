@@ -1,6 +1,7 @@
 #include "engine/prefix_store.h"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "base/error.h"
@@ -47,13 +48,37 @@ void PrefixStore::read_folder() {
       StateFileHeader header = read_state_header(path);
       header.require(executor_.fingerprint(), executor_.layer_count(), path);
       if (header.ids.empty()) fail(ErrorKind::bad_input, path.string(), "wanted the state's token ids, found none");
-      Entry& entry = entries_[std::move(header.ids)];
-      entry.file = File{path, ByteCount(static_cast<int64_t>(std::filesystem::file_size(path)))};
-      entry.used = ++clock_;
-      disk_used_ += entry.file->bytes;
+      const File file{path, ByteCount(static_cast<int64_t>(std::filesystem::file_size(path)))};
+      const auto entry = entries_.try_emplace(std::move(header.ids)).first;
+      unlist(entry);
+      if (entry->second.file) disk_used_ -= entry->second.file->bytes;  // two files of one state: the later one counts
+      entry->second.file = file;
+      use(entry);
+      disk_used_ += file.bytes;
     });
     if (failure) notes_.push_back(fmt::format("a stored state is not used: {}", failure->message));
   }
+}
+
+void PrefixStore::unlist(Entries::iterator entry) {
+  in_memory_.erase(entry->second.used);
+  on_disk_.erase(entry->second.used);
+}
+
+void PrefixStore::list(Entries::iterator entry) {
+  if (entry->second.sequence) in_memory_.emplace(entry->second.used, entry);
+  if (entry->second.file) on_disk_.emplace(entry->second.used, entry);
+}
+
+void PrefixStore::use(Entries::iterator entry) {
+  unlist(entry);
+  entry->second.used = ++clock_;
+  list(entry);
+}
+
+void PrefixStore::erase(Entries::iterator entry) {
+  unlist(entry);
+  entries_.erase(entry);
 }
 
 PrefixStore::Entries::iterator PrefixStore::longest_prefix(std::span<const int32_t> ids) {
@@ -74,7 +99,7 @@ PrefixStore::Found PrefixStore::resume(std::span<const int32_t> ids, const std::
   for (;;) {
     auto entry = longest_prefix(rest);
     if (entry == entries_.end()) return {OwnedSequence(executor_), ReusedFrom::nothing};
-    entry->second.used = ++clock_;
+    use(entry);
     const bool from_disk = !entry->second.sequence;
     if (from_disk) {
       const size_t length = entry->first.size();
@@ -83,7 +108,10 @@ PrefixStore::Found PrefixStore::resume(std::span<const int32_t> ids, const std::
         continue;
       }
       entry = entries_.find(rest.first(length));  // making room may have cost its file
-      if (entry == entries_.end() || !load(entry)) continue;
+      if (entry == entries_.end()) continue;
+      const Loaded loaded = load(entry);
+      if (loaded == Loaded::later) return {OwnedSequence(executor_), ReusedFrom::nothing, true};
+      if (loaded == Loaded::given_up) continue;
     }
     std::optional<OwnedSequence> fork;
     const std::optional<Failure> failure =
@@ -91,23 +119,30 @@ PrefixStore::Found PrefixStore::resume(std::span<const int32_t> ids, const std::
     if (!failure) return {std::move(*fork), from_disk ? ReusedFrom::disk : ReusedFrom::memory};
     // A step of its sequence failed after the state was filed.
     if (entry->second.file) drop_file(entry);
-    entries_.erase(entry);
+    erase(entry);
   }
 }
 
-bool PrefixStore::load(Entries::iterator entry) {
+PrefixStore::Loaded PrefixStore::load(Entries::iterator entry) {
+  if (!read_ || read_->ids != entry->first) {
+    read_ = Reading{entry->first, files_.post([path = entry->second.file->path] { return std::make_unique<StateFile>(path); })};
+  }
+  if (read_->done.wait_for(std::chrono::seconds(0)) != std::future_status::ready) return Loaded::later;
+  std::future<std::unique_ptr<StateFile>> done = std::move(read_->done);
+  read_.reset();
   const std::optional<Failure> failure = guard([&] {
-    const std::filesystem::path& path = entry->second.file->path;
-    if (read_state_header(path).ids != entry->first) {
-      fail(ErrorKind::bad_input, path.string(), "wanted the ids that it had at first, found others");
+    const std::unique_ptr<StateFile> file = done.get();
+    if (file->header().ids != entry->first) {
+      fail(ErrorKind::bad_input, entry->second.file->path.string(), "wanted the ids that it had at first, found others");
     }
-    entry->second.sequence.emplace(executor_, executor_.load(path));
+    entry->second.sequence.emplace(executor_, executor_.restore(*file));
+    list(entry);
   });
-  if (!failure) return true;
+  if (!failure) return Loaded::yes;
   notes_.push_back(fmt::format("a stored state is not used: {}", failure->message));
   disk_used_ -= entry->second.file->bytes;
-  entries_.erase(entry);
-  return false;
+  erase(entry);
+  return Loaded::given_up;
 }
 
 void PrefixStore::keep(std::span<const int32_t> ids, OwnedSequence sequence) {
@@ -119,24 +154,17 @@ void PrefixStore::keep(std::span<const int32_t> ids, OwnedSequence sequence) {
   auto at = entries_.find(ids);
   if (at == entries_.end()) at = entries_.emplace(std::vector<int32_t>(ids.begin(), ids.end()), Entry{}).first;
   if (!at->second.sequence) at->second.sequence = std::move(sequence);
-  at->second.used = ++clock_;
-}
-
-PrefixStore::Entries::iterator PrefixStore::least_recent(bool in_memory) {
-  auto found = entries_.end();
-  for (auto at = entries_.begin(); at != entries_.end(); ++at) {
-    const bool counts = in_memory ? at->second.sequence.has_value() : at->second.file.has_value();
-    if (counts && (found == entries_.end() || at->second.used < found->second.used)) found = at;
-  }
-  return found;
+  use(at);
 }
 
 bool PrefixStore::evict() {
-  const auto entry = least_recent(true);
-  if (entry == entries_.end()) return false;
+  if (in_memory_.empty()) return false;
+  const auto entry = in_memory_.begin()->second;
   if (!options_.folder.empty() && !entry->second.file) write(entry);
+  unlist(entry);
   entry->second.sequence.reset();
-  if (!entry->second.file) entries_.erase(entry);
+  list(entry);
+  if (!entry->second.file) erase(entry);
   return true;
 }
 
@@ -145,42 +173,74 @@ void PrefixStore::write(Entries::iterator entry) {
   hash.add(std::as_bytes(std::span(executor_.fingerprint())));
   hash.add(std::as_bytes(std::span(entry->first)));
   const std::filesystem::path path = options_.folder / hash.name();
+  if (!writing_.empty()) writing_.back().done.wait();  // of the copies of states that wait for the disk there is one
+  settle();
   const std::optional<Failure> failure = guard([&] {
-    executor_.save(entry->second.sequence->id(), path, entry->first);
-    entry->second.file = File{path, ByteCount(static_cast<int64_t>(std::filesystem::file_size(path)))};
-    disk_used_ += entry->second.file->bytes;
+    const auto state = std::make_shared<const SavedState>(executor_.snapshot(entry->second.sequence->id(), entry->first));
+    ByteCount bytes;
+    for (const auto& [name, tensor] : state->tensors) bytes += ByteCount(tensor.bytes());
+    writing_.push_back({entry->first, path, files_.post([path, state] {
+                          write_state_file(path, state->header, state->tensors);
+                          return ByteCount(static_cast<int64_t>(std::filesystem::file_size(path)));
+                        })});
+    entry->second.file = File{path, bytes};
+    disk_used_ += bytes;
+    list(entry);
   });
   if (failure) notes_.push_back(fmt::format("a state was not stored: {}", failure->message));
+  limit_disk();
+}
+
+void PrefixStore::settle() {
+  while (!writing_.empty() && writing_.front().done.wait_for(std::chrono::seconds(0)) == std::future_status::ready) {
+    Writing writing = std::move(writing_.front());
+    writing_.pop_front();
+    ByteCount bytes;
+    const std::optional<Failure> failure = guard([&] { bytes = writing.done.get(); });
+    const auto entry = entries_.find(writing.ids);
+    const bool is_known = entry != entries_.end() && entry->second.file && entry->second.file->path == writing.path;
+    if (is_known) {
+      disk_used_ += bytes - entry->second.file->bytes;
+      entry->second.file->bytes = bytes;
+    }
+    if (!failure) continue;
+    notes_.push_back(fmt::format("a state was not stored: {}", failure->message));
+    if (!is_known) continue;
+    drop_file(entry);
+    if (!entry->second.sequence) erase(entry);
+  }
+}
+
+void PrefixStore::limit_disk() {
   while (disk_used_ > options_.disk) {
-    const auto oldest = least_recent(false);
+    const auto oldest = on_disk_.begin()->second;
     drop_file(oldest);
-    if (!oldest->second.sequence) entries_.erase(oldest);
+    if (!oldest->second.sequence) erase(oldest);
   }
 }
 
 void PrefixStore::drop_file(Entries::iterator entry) {
+  // One that is still on its way would come back.
+  const auto writes = [&](const Writing& writing) { return writing.path == entry->second.file->path; };
+  if (const auto writing = std::ranges::find_if(writing_, writes); writing != writing_.end()) writing->done.wait();
   std::error_code ignored;  // a file that stays behind is found again at the next start
   std::filesystem::remove(entry->second.file->path, ignored);
   disk_used_ -= entry->second.file->bytes;
+  unlist(entry);
   entry->second.file.reset();
+  list(entry);
 }
 
 void PrefixStore::flush() {
   if (options_.folder.empty()) return;
   std::vector<Entries::iterator> unwritten;
-  for (auto at = entries_.begin(); at != entries_.end(); ++at) {
-    if (at->second.sequence && !at->second.file) unwritten.push_back(at);
+  for (const auto& [used, entry] : in_memory_) {
+    if (!entry->second.file) unwritten.push_back(entry);
   }
-  std::ranges::sort(unwritten, {}, [](Entries::iterator entry) { return entry->second.used; });
   for (const Entries::iterator entry : unwritten) write(entry);
-}
-
-int64_t PrefixStore::in_memory() const {
-  return std::ranges::count_if(entries_, [](const auto& entry) { return entry.second.sequence.has_value(); });
-}
-
-int64_t PrefixStore::on_disk() const {
-  return std::ranges::count_if(entries_, [](const auto& entry) { return entry.second.file.has_value(); });
+  if (!writing_.empty()) writing_.back().done.wait();
+  settle();
+  limit_disk();
 }
 
 }  // namespace weft

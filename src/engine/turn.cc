@@ -30,11 +30,13 @@ void Turn::constrain(SampleRequest& draw, int64_t tokens_left) {
   if (mask_.valid()) mask_.wait();  // of a step that failed: the matcher serves one at a time
   // A mask that fails must not fail the step, which other requests share: on_token() throws it.
   mask_failure_ = std::make_shared<std::optional<Failure>>();
-  mask_ = std::async(std::launch::async, [matcher = matcher_, failure = mask_failure_, &all = model_.valid_ids(), tokens_left] {
-    std::vector<uint32_t> mask(all.size());
-    *failure = guard([&] { matcher->fill_mask(mask, tokens_left); });
-    return *failure ? all : mask;
-  });
+  mask_ = model_.mask_thread()
+              .post([matcher = matcher_, failure = mask_failure_, &all = model_.valid_ids(), tokens_left] {
+                std::vector<uint32_t> mask(all.size());
+                *failure = guard([&] { matcher->fill_mask(mask, tokens_left); });
+                return *failure ? all : mask;
+              })
+              .share();
   draw.mask = mask_;
 }
 

@@ -24,6 +24,12 @@ struct StateFileHeader {
   void require(const std::string& model_fingerprint, int64_t model_layers, const std::filesystem::path& path) const;
 };
 
+// A sequence's state in its saved form, in memory: the layers of all stages.
+struct SavedState {
+  StateFileHeader header;
+  SequenceState::Tensors tensors;
+};
+
 // The header of a state file; reads nothing else of it. Errors: as StateFile.
 [[nodiscard]] StateFileHeader read_state_header(const std::filesystem::path& path);
 

@@ -22,6 +22,7 @@
 #include "base/units.h"
 #include "model/routing.h"
 #include "model/stage.h"
+#include "model/state_file.h"
 #include "model/trace.h"
 #include "ops/sample.h"
 #include "pipeline/state_ledger.h"
@@ -108,10 +109,14 @@ class Executor {
   virtual Ticket submit(Step step) = 0;
   [[nodiscard]] virtual Completion next() = 0;
 
-  // Waits for the sequence's steps. The file loads under any stage split of the same model and profile. `ids`: the tokens that
-  // the sequence has consumed, kept beside its state, or empty.
-  virtual void save(SequenceId sequence, const std::filesystem::path& path, std::span<const int32_t> ids) = 0;
-  [[nodiscard]] virtual SequenceId load(const std::filesystem::path& path) = 0;
+  // The state in its saved form, a copy. Waits for the sequence's steps. `ids`: the tokens that the sequence has consumed, kept
+  // beside its state, or empty.
+  [[nodiscard]] virtual SavedState snapshot(SequenceId sequence, std::span<const int32_t> ids) = 0;
+  // A sequence with the state of a file, which may come from any stage split of the same model and profile.
+  [[nodiscard]] virtual SequenceId restore(const StateFile& file) = 0;
+  // The same to and from a file.
+  void save(SequenceId sequence, const std::filesystem::path& path, std::span<const int32_t> ids);
+  [[nodiscard]] SequenceId load(const std::filesystem::path& path);
 
   // One step, waited for; its failure is thrown. No other step may be open.
   std::vector<RowsResult> run(Step step);

@@ -123,7 +123,7 @@ class LocalExecutor::StageWorker {
   Stage::Output forward(OpenStep& open, Handover in, Batch& batch, std::vector<Extended>& extended);
   std::vector<RowsResult> results(const OpenStep& open, const Batch& batch, const Tensor& logits,
                                   const std::vector<Extended>& extended);
-  ops::Sampled draw(TensorView logits, const ops::SampleRow& row);  // not checked
+  std::vector<ops::Sampled> draw(TensorView logits, std::span<const ops::SampleRow> rows);  // not checked
 
   std::unique_ptr<Stage> stage_;
   size_t index_;
@@ -173,7 +173,9 @@ std::vector<RowsResult> LocalExecutor::StageWorker::results(const OpenStep& open
     return TensorView{DType::f32, {count, vocab}, logits.view().data + first * vocab * static_cast<int64_t>(sizeof(float))};
   };
   std::vector<RowsResult> made;
-  std::vector<std::optional<ops::SampleRow>> drawn;
+  std::vector<ops::SampleRow> draws;
+  std::vector<int64_t> drawn_rows;    // of the logits, of each draw
+  std::vector<size_t> drawn_entries;  // whose token it is
   for (size_t i = 0; i < extended.size(); ++i) {
     const Rows& rows = open.step.rows[i];
     RowsResult& result = made.emplace_back();
@@ -181,32 +183,35 @@ std::vector<RowsResult> LocalExecutor::StageWorker::results(const OpenStep& open
     const Extended& entry = extended[i];
     if (rows.logits != Rows::Logits::none)
       result.logits = stage_->device().fetch(rows_of(entry.first_logits_row, entry.logits_rows));
-    std::optional<ops::SampleRow>& row = drawn.emplace_back();
-    if (rows.sample) {
-      const SampleRequest& request = *rows.sample;
-      row = ops::SampleRow{request.params,
-                           entry.state->consumed().value,
-                           request.history,
-                           request.never_penalised,
-                           request.mask.valid() ? request.mask.get() : request.allowed,
-                           request.prompt};
-      result.sampled = draw(rows_of(entry.first_logits_row + entry.logits_rows - 1, 1), *row);
-    }
+    if (!rows.sample) continue;
+    const SampleRequest& request = *rows.sample;
+    draws.push_back({request.params, entry.state->consumed().value, request.history, request.never_penalised,
+                     request.mask.valid() ? request.mask.get() : request.allowed, request.prompt});
+    drawn_rows.push_back(entry.first_logits_row + entry.logits_rows - 1);
+    drawn_entries.push_back(i);
+  }
+  // Rows that lie together are drawn together: the pool shares them out.
+  for (size_t first = 0; first < draws.size();) {
+    size_t last = first + 1;
+    while (last < draws.size() && drawn_rows[last] == drawn_rows[last - 1] + 1) ++last;
+    const std::vector<ops::Sampled> drawn =
+        draw(rows_of(drawn_rows[first], static_cast<int64_t>(last - first)), std::span(draws).subspan(first, last - first));
+    for (size_t i = first; i < last; ++i) made[drawn_entries[i]].sampled = drawn[i - first];
+    first = last;
   }
   // A fault inside a layer says more than the logits that it left.
   stage_->settle(batch);
-  for (size_t i = 0; i < made.size(); ++i) {
-    if (drawn[i]) ops::check_sampled(*made[i].sampled, *drawn[i]);
-  }
+  for (size_t i = 0; i < draws.size(); ++i) ops::check_sampled(*made[drawn_entries[i]].sampled, draws[i]);
   return made;
 }
 
-ops::Sampled LocalExecutor::StageWorker::draw(TensorView logits, const ops::SampleRow& row) {
+std::vector<ops::Sampled> LocalExecutor::StageWorker::draw(TensorView logits, std::span<const ops::SampleRow> rows) {
   const Workspace::Scope scope(workspace_);
-  const MutableTensorView out = workspace_.take({static_cast<int64_t>(sizeof(ops::Sampled))}, DType::u8);
-  ops::sample(context_, logits, {&row, 1}, {reinterpret_cast<ops::Sampled*>(out.data), 1});
-  ops::Sampled drawn;
-  stage_->device().download(reinterpret_cast<std::byte*>(&drawn), out.data, out.bytes());
+  const auto bytes = static_cast<int64_t>(rows.size() * sizeof(ops::Sampled));
+  const MutableTensorView out = workspace_.take({bytes}, DType::u8);
+  ops::sample(context_, logits, rows, {reinterpret_cast<ops::Sampled*>(out.data), rows.size()});
+  std::vector<ops::Sampled> drawn(rows.size());
+  stage_->device().download(reinterpret_cast<std::byte*>(drawn.data()), out.data, bytes);
   return drawn;
 }
 
@@ -240,6 +245,13 @@ std::vector<RowsResult> Executor::run(Step step) {
   if (completion.failure) completion.failure->raise();
   return std::move(completion.results);
 }
+
+void Executor::save(SequenceId sequence, const std::filesystem::path& path, std::span<const int32_t> ids) {
+  const SavedState state = snapshot(sequence, ids);
+  write_state_file(path, state.header, state.tensors);
+}
+
+SequenceId Executor::load(const std::filesystem::path& path) { return restore(StateFile(path)); }
 
 LocalExecutor::LocalExecutor(std::vector<std::unique_ptr<Stage>> stages, const LocalExecutorOptions& options) {
   if (stages.empty()) fail(ErrorKind::bad_input, kPlace, "wanted at least one stage, found none");
@@ -381,7 +393,7 @@ void LocalExecutor::on_every_stage(const std::function<void(StageWorker&)>& task
   if (first) first->raise();
 }
 
-void LocalExecutor::save(SequenceId sequence, const std::filesystem::path& path, std::span<const int32_t> ids) {
+SavedState LocalExecutor::snapshot(SequenceId sequence, std::span<const int32_t> ids) {
   const TokenCount count = consumed(sequence);
   std::mutex mutex;
   SequenceState::Tensors all;
@@ -390,11 +402,10 @@ void LocalExecutor::save(SequenceId sequence, const std::filesystem::path& path,
     const std::lock_guard lock(mutex);
     all.merge(part);
   });
-  write_state_file(path, {fingerprint(), count, layer_count(), {ids.begin(), ids.end()}}, all);
+  return {{fingerprint(), count, layer_count(), {ids.begin(), ids.end()}}, std::move(all)};
 }
 
-SequenceId LocalExecutor::load(const std::filesystem::path& path) {
-  const StateFile file(path);
+SequenceId LocalExecutor::restore(const StateFile& file) {
   const SequenceId id(next_sequence_++);
   try {
     on_every_stage([&](StageWorker& worker) {

@@ -50,8 +50,8 @@ class LocalExecutor final : public Executor {
   [[nodiscard]] TokenCount consumed(SequenceId sequence) const override;
   Ticket submit(Step step) override;
   [[nodiscard]] Completion next() override;
-  void save(SequenceId sequence, const std::filesystem::path& path, std::span<const int32_t> ids) override;
-  [[nodiscard]] SequenceId load(const std::filesystem::path& path) override;
+  [[nodiscard]] SavedState snapshot(SequenceId sequence, std::span<const int32_t> ids) override;
+  [[nodiscard]] SequenceId restore(const StateFile& file) override;
 
  private:
   struct OpenStep;

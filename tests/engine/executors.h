@@ -73,8 +73,8 @@ class ScriptedExecutor : public Executor {
     open_.pop_front();
     return completion;
   }
-  void save(SequenceId, const std::filesystem::path&, std::span<const int32_t>) override {}
-  SequenceId load(const std::filesystem::path&) override { return create(); }
+  SavedState snapshot(SequenceId, std::span<const int32_t>) override { return {}; }
+  SequenceId restore(const StateFile&) override { return create(); }
 
   void then(const std::vector<int32_t>& ids) { script_.insert(script_.end(), ids.begin(), ids.end()); }
 
@@ -130,10 +130,8 @@ class LoggingExecutor : public Executor {
     open_.pop_front();
     return completion;
   }
-  void save(SequenceId sequence, const std::filesystem::path& path, std::span<const int32_t> ids) override {
-    inner_.save(sequence, path, ids);
-  }
-  SequenceId load(const std::filesystem::path& path) override { return inner_.load(path); }
+  SavedState snapshot(SequenceId sequence, std::span<const int32_t> ids) override { return inner_.snapshot(sequence, ids); }
+  SequenceId restore(const StateFile& file) override { return inner_.restore(file); }
 
   std::vector<int32_t> fed;                // of all sequences, in order
   std::vector<std::vector<float>> logits;  // of draws, in order
