@@ -19,7 +19,9 @@ std::vector<TurnResult> answer_all(const Model& model, Engine& engine, std::span
     while (done < static_cast<int64_t>(prompts.size())) {
       if (options.cancelled != nullptr && options.cancelled->load()) return;
       while (turns.size() < prompts.size() && !engine.queue_full()) {
-        auto turn = std::make_shared<Turn>(model, prompts[turns.size()], options.turn);
+        TurnOptions turn_options = options.turn;
+        if (!options.rules.empty()) turn_options.rules = options.rules[turns.size()];
+        auto turn = std::make_shared<Turn>(model, prompts[turns.size()], turn_options);
         turns.emplace_back(engine.submit(turn->request(prompts[turns.size()].ids), turn), turn);
       }
       engine.step();

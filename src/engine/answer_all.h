@@ -13,8 +13,9 @@ namespace weft {
 
 struct AnswerAllOptions {
   TurnOptions turn;
-  const std::atomic<bool>* cancelled = nullptr;   // looked at between steps; requests not yet answered end as cancelled
-  std::function<void(int64_t done)> on_progress;  // requests answered; may be empty
+  std::vector<const grammar::AnswerRules*> rules;  // of each prompt, in place of the turn's; null: its answer may have any form
+  const std::atomic<bool>* cancelled = nullptr;    // looked at between steps; requests not yet answered end as cancelled
+  std::function<void(int64_t done)> on_progress;   // requests answered; may be empty
 };
 
 // In the order of the prompts. Throws what made the first of them fail.

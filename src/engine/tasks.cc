@@ -201,7 +201,13 @@ TasksReport run_tasks(Model& model, Engine& engine, const std::vector<Task>& tas
   options.turn.sampling = {};
   options.turn.sampling.temperature = 0.0F;
   std::vector<ChatPrompt> prompts;
-  for (const Task& task : tasks) prompts.push_back(model.format().render(task.request));
+  std::vector<std::optional<grammar::AnswerRules>> rules;
+  for (const Task& task : tasks) {
+    ChatPrompt& prompt = prompts.emplace_back(model.format().render(task.request));
+    rules.push_back(within(fmt::format("prompt '{}'", task.name),
+                           [&] { return grammar::AnswerRules::of(task.request, model.vocabulary(), prompt.notes); }));
+  }
+  for (const auto& one : rules) options.rules.push_back(one ? &*one : nullptr);
   std::vector<TurnResult> turns = answer_all(model, engine, prompts, options);
 
   TasksReport report;
@@ -249,6 +255,7 @@ Json TasksReport::to_json() const {
     entry["message"] = message_json(result.turn.answer, true);
     entry["finish_reason"] = to_string(result.turn.answer.finish_reason);
     entry["usage"] = usage_json(result.turn);
+    if (!result.turn.notes.empty()) entry["notes"] = result.turn.notes;
     if (result.prompt_equal) entry["prompt_ids_equal"] = *result.prompt_equal;
     if (result.reference_good) entry["reference_passed"] = *result.reference_good;
     if (!result.differs) continue;
@@ -270,6 +277,7 @@ std::string TasksReport::to_text() const {
     auto& [good, all] = kinds[result.kind];
     good += result.passed ? 1 : 0;
     ++all;
+    for (const std::string& note : result.turn.notes) text += fmt::format("{}: note: {}\n", result.name, note);
     if (result.prompt_equal == false) text += fmt::format("{}: the rendered prompt differs from the file's ids\n", result.name);
     for (const std::string& missed : result.missed) text += fmt::format("{}: wanted {}\n", result.name, missed);
     if (!result.passed) {

@@ -69,7 +69,9 @@ struct TasksReport {
   [[nodiscard]] std::string to_text() const;
 };
 
-// An end token that the reference generated behind the closed message, where generation stops here (3.9), is no difference.
+// Answers are held to response_format and to the declared tools, as those of `weft generate` are; a schema that is refused is
+// an error that names the prompt. An end token that the reference generated behind the closed message, where generation stops
+// here (3.9), is no difference.
 [[nodiscard]] TasksReport run_tasks(Model& model, Engine& engine, const std::vector<Task>& tasks, AnswerAllOptions options);
 
 }  // namespace weft

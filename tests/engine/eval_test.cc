@@ -13,7 +13,10 @@
 namespace weft::engine_test {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::SizeIs;
 
 std::vector<std::string> missed(const ChatAnswer& answer, const char* expect) {
@@ -132,6 +135,30 @@ TEST(Tasks, ReportsWhereAReferenceIsLeft) {
   EXPECT_EQ(json["total"], 2);
   EXPECT_EQ(json["reference_passed"], 1);
   EXPECT_EQ(json["prompts"][1]["differs"]["token"], 0);
+}
+
+TEST(Tasks, AnswersAreHeldToTheirSchemas) {
+  const auto with_schema = [](const std::string& schema) {
+    return read_tasks(R"({"prompts": [
+        {"name": "free", "messages": [{"role": "user", "content": "What is 17 * 23?"}], "expect": {}},
+        {"name": "held", "messages": [{"role": "user", "content": "What is 17 * 23?"}], "options": {"thinking": false,
+         "response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema": )" +
+                          schema + R"(}}},
+         "expect": {"contains": ["colour"]}}]})",
+                      "test");
+  };
+  AnswerAllOptions options;
+  options.turn.max_tokens = 60;
+  Engine engine(mini().executor(), engine_options());
+  const TasksReport report = run_tasks(mini(), engine, with_schema(R"({"type": "object", "properties": {"colour":
+      {"enum": ["red", "blue"]}}, "required": ["colour"]})"),
+                                       options);
+  EXPECT_TRUE(report.prompts[1].passed) << report.prompts[1].turn.answer.content;
+  EXPECT_EQ(parse_json(report.prompts[1].turn.answer.content, "content").size(), 1U);
+  EXPECT_THAT(report.prompts[0].turn.answer.content, Not(HasSubstr("colour")));
+  const std::optional<Failure> refused =
+      guard([&] { (void)run_tasks(mini(), engine, with_schema(R"({"not": {"type": "null"}})"), options); });
+  EXPECT_THAT(refused.value().message, AllOf(HasSubstr("prompt 'held'"), HasSubstr("not: this keyword")));
 }
 
 // The definition, token by token, from logits of whole prefixes.
