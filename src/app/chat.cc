@@ -27,6 +27,7 @@ Ctrl-C ends an answer; at the prompt it leaves with exit code 130.
 
 Examples:
   weft chat -m models/k3-mini
+  weft chat -m models/k3-mini --session states --state-memory 1GiB
   printf 'What is the capital of Chile?\nAnd of Brazil?\n' | weft chat -m models/k3-mini --temperature 0)";
 
 constexpr const char* kCommands =
@@ -36,6 +37,7 @@ struct Flags {
   ModelFlags model;
   SamplingFlags sampling;
   PromptFlags prompt;
+  EngineFlags engine;
   bool show_reasoning = false;
 };
 
@@ -164,7 +166,10 @@ ExitCode chat(const Flags& flags) {
   const PromptChoice prompt = flags.prompt.choice();
   watch_interrupts();
   const std::unique_ptr<Model> model = flags.model.load();
-  Engine engine(model->executor(), flags.model.engine_options(*model));
+  EngineOptions engine_options = flags.model.engine_options(*model);
+  flags.engine.apply(engine_options);
+  Engine engine(model->executor(), engine_options);
+  for (const std::string& note : engine.store().notes()) write_note("note: " + note);
   Conversation conversation(flags, *model, engine, prompt);
   const bool interactive = input_is_terminal() && errors_are_terminal();
   for (;;) {
@@ -187,6 +192,7 @@ void add_chat(CLI::App& app, Command& command) {
   flags->model.add(*sub);
   flags->prompt.add(*sub);
   flags->sampling.add(*sub);
+  flags->engine.add(*sub);
   sub->add_flag("--show-reasoning", flags->show_reasoning,
                 "Write the reasoning to standard error, also when it is no terminal");
   sub->callback([flags, &command] { command.run = [flags] { return chat(*flags); }; });

@@ -94,6 +94,32 @@ LoadedExecutor ModelFlags::load_executor() const {
   return loaded;
 }
 
+void EngineFlags::add(CLI::App& app) {
+  CLI::Option_group* group = app.add_option_group("State", "What is kept of prompts and answers; changes no result");
+  group
+      ->add_option("--state-memory", state_memory,
+                   "Most memory of all states, as in 2GiB; the context is no longer than what it holds. Default: a quarter of "
+                   "what is available")
+      ->type_name("SIZE");
+  group
+      ->add_option("--session", session,
+                   "Folder for states that leave the memory, made if need be; a later run goes on from what is in it")
+      ->type_name("DIR");
+  group->add_option("--session-disk", session_disk, "Most bytes of files in that folder (default 16GiB)")->type_name("SIZE");
+  app.add_option("--time-limit", time_limit, "Seconds after which an answer ends as it is (exit code 7 of generate)")
+      ->check(CLI::PositiveNumber);
+}
+
+void EngineFlags::apply(EngineOptions& options) const {
+  if (!state_memory.empty()) options.state_memory = ByteCount(parse_memory(state_memory));
+  if (!session_disk.empty() && session.empty()) {
+    fail(ErrorKind::bad_input, "command line", "--session-disk: wanted --session DIR beside it, found none");
+  }
+  if (!session_disk.empty()) options.disk = ByteCount(parse_memory(session_disk));
+  options.folder = session;
+  options.request_seconds = time_limit;
+}
+
 void SamplingFlags::add(CLI::App& app) {
   CLI::Option_group* group = app.add_option_group("Sampling", "Default: generation_config.json of the model, then those named");
   group->add_option("--temperature", choice.temperature, "0: greedy, the most likely token; up to 2 (default 1)");

@@ -43,6 +43,18 @@ struct ModelFlags {
   [[nodiscard]] LoadedExecutor load_executor() const;  // without the text side
 };
 
+// What an engine may hold and how long an answer may take.
+struct EngineFlags {
+  std::string state_memory;
+  std::string session;
+  std::string session_disk;
+  std::optional<double> time_limit;  // seconds
+
+  void add(CLI::App& app);
+  // Throws bad_input for a size that is none.
+  void apply(EngineOptions& options) const;
+};
+
 struct SamplingFlags {
   SamplingChoice choice;
   std::optional<int64_t> max_tokens;

@@ -34,6 +34,7 @@ struct Flags {
   ModelFlags model;
   SamplingFlags sampling;
   PromptFlags prompt;
+  EngineFlags engine;
   std::optional<std::string> text;
   std::string messages_file;
   bool show_reasoning = false;
@@ -62,14 +63,17 @@ ExitCode generate(const Flags& flags) {
     if (flags.json && event.kind == ChatEvent::Kind::reasoning) printer.print(event);
   };
   EngineOptions engine_options = flags.model.engine_options(*model);
-  engine_options.keep_states = false;  // nothing follows
+  flags.engine.apply(engine_options);
+  engine_options.keep_states = !engine_options.folder.empty();  // else nothing follows
   Engine engine(model->executor(), engine_options);
+  for (const std::string& note : engine.store().notes()) write_note("note: " + note);
   ChatSession session(*model, engine, request.request);
   const TurnResult result = session.answer(options);
   printer.finish(false);
   if (flags.json) write_json_output(result_json(*model, result, request.request.thinking));
   for (const std::string& note : result.notes) write_note("note: " + note);
   write_note(summary_line(*model, result));
+  if (result.end == RequestEnd::timeout) return kExitTimeout;
   return result.end == RequestEnd::cancelled ? kExitInterrupted : kExitSuccess;
 }
 
@@ -87,6 +91,7 @@ void add_generate(CLI::App& app, Command& command) {
   input->require_option(1);
   flags->prompt.add(*sub);
   flags->sampling.add(*sub);
+  flags->engine.add(*sub);
   sub->add_flag("--show-reasoning", flags->show_reasoning, "Write the reasoning to standard error as it arrives");
   sub->add_flag("--json", flags->json, "One JSON object: content, reasoning_content, tool_calls, finish_reason, usage, weft");
   sub->callback([flags, &command] { command.run = [flags] { return generate(*flags); }; });

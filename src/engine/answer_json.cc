@@ -12,6 +12,7 @@ namespace {
 constexpr double kGiga = 1e9;
 
 std::string_view end_name(const TurnResult& result) {
+  if (result.end == RequestEnd::timeout) return "time limit";
   return result.end == RequestEnd::cancelled ? "interrupted" : to_string(result.answer.finish_reason);
 }
 
@@ -73,6 +74,7 @@ Json result_json(const Model& model, const TurnResult& result, bool thinking) {
   const ops::SamplingParams& sampling = result.sampling;
   Json& weft = made["weft"];
   weft["interrupted"] = result.end == RequestEnd::cancelled;
+  weft["timed_out"] = result.end == RequestEnd::timeout;
   weft["profile"] = to_string(model.profile());
   weft["threads"] = model.threads();
   for (const LayerRange& stage : model.stages()) {

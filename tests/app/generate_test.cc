@@ -2,6 +2,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include "base/json.h"
@@ -179,6 +180,38 @@ TEST(Generate, ARequestsSchemaIsObeyed) {
   EXPECT_EQ(refused.code, 2);
   EXPECT_EQ(refused.out, "");
   EXPECT_THAT(refused.err, HasSubstr("#/properties/n/not: this keyword is not supported"));
+}
+
+TEST(Generate, ASessionFolderSparesTheNextRunThePrompt) {
+  const std::filesystem::path folder = std::filesystem::path(::testing::TempDir()) / fmt::format("weft_session_{}", ::getpid());
+  const auto answer = [&](std::vector<std::string> more) {
+    more.insert(more.end(), {"-p", kMultiply, "--temperature", "0", "--json"});
+    const Outcome outcome = run(generate(std::move(more)));
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return parse_json(outcome.out, "output");
+  };
+  const std::vector<std::string> session = {"--session", folder.string(), "--session-disk", "1GiB", "--state-memory", "64MiB"};
+  const Json first = answer(session);
+  EXPECT_EQ(first["weft"]["tokens_reused"], 0);
+  const Json second = answer(session);
+  EXPECT_EQ(second["weft"]["tokens_reused"], 99);  // of 100: the last one gives the logits
+  EXPECT_EQ(second["weft"]["tokens_reused_from"], "disk");
+  EXPECT_EQ(second["content"], first["content"]);
+  EXPECT_EQ(second["reasoning_content"], first["reasoning_content"]);
+  std::filesystem::remove_all(folder);
+  EXPECT_EQ(run(generate({"-p", "x", "--session-disk", "1GiB"})).code, 2);
+  EXPECT_EQ(run(generate({"-p", "x", "--state-memory", "much"})).code, 2);
+  const Outcome small = run(generate({"-p", "x", "--state-memory", "4KiB"}));
+  EXPECT_NE(small.code, 0);
+  EXPECT_THAT(small.err, HasSubstr("state memory: wanted at least"));
+}
+
+TEST(Generate, ATimeLimitEndsTheAnswer) {
+  const Outcome outcome = run(generate({"-p", kMultiply, "--time-limit", "0.000001", "--json"}));
+  EXPECT_EQ(outcome.code, 7);
+  EXPECT_EQ(parse_json(outcome.out, "output")["weft"]["timed_out"], true);
+  EXPECT_THAT(outcome.err, HasSubstr("time limit"));
+  EXPECT_EQ(run(generate({"-p", "x", "--time-limit", "0"})).code, 2);
 }
 
 TEST(Chat, AnswersLineByLineAndKeepsItsState) {
