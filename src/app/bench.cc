@@ -10,6 +10,7 @@
 #include "app/flags.h"
 #include "app/terminal.h"
 #include "base/file.h"
+#include "engine/bench/batch_speed.h"
 #include "engine/bench/disk.h"
 #include "engine/bench/mem.h"
 #include "engine/bench/model_speed.h"
@@ -29,6 +30,7 @@ Examples:
   weft bench ops --device cuda
   weft synth --preset k3 --layers 8 --sparse -o k3-8
   weft bench decode -m k3-8 --device cuda --load dummy
+  weft bench batch -m models/k3-mini --batch 1,8,32
 
 docs/benchmarks.md describes them. Nothing else should run on the machine meanwhile.)";
 
@@ -41,6 +43,7 @@ struct Flags {
   std::string dir;
   std::vector<std::string> files;
   int64_t tokens = 0;
+  std::vector<int64_t> batches = {1, 8, 32};
   std::string op;
   std::string device = "cpu";
   std::string profile = "bf16";
@@ -91,6 +94,10 @@ bench::Record measure_decode(const Flags& flags) {
 
 bench::Record measure_prefill(const Flags& flags) {
   return while_loading([&] { return bench::bench_prefill(flags.model.options(), flags.tokens, flags.repeats); });
+}
+
+bench::Record measure_batch(const Flags& flags) {
+  return while_loading([&] { return bench::bench_batch({flags.model.options(), flags.batches, flags.tokens, flags.repeats}); });
 }
 
 ExitCode run(const Flags& flags, bench::Record (*measure)(const Flags&)) {
@@ -164,6 +171,13 @@ void add_bench(CLI::App& app, Command& command) {
 
   const auto [prefill, prefill_flags] = make("prefill", "Reading a prompt in one step", measure_prefill);
   add_model(*prefill, *prefill_flags, 512, "Tokens of the prompt", false);
+
+  const auto [batch, batch_flags] = make("batch", "Decoding several requests side by side, through the engine", measure_batch);
+  add_model(*batch, *batch_flags, 16, "Tokens that each request decodes in a repeat", true);
+  batch->add_option("--batch", batch_flags->batches, "Requests that decode side by side, as in 1,8,32")
+      ->delimiter(',')
+      ->check(CLI::Range(int64_t{1}, int64_t{1024}))
+      ->capture_default_str();
 }
 
 }  // namespace weft

@@ -22,6 +22,15 @@ ByteCount decode_bytes_per_token(const Checkpoint& checkpoint, LayerRange range)
   return sum;
 }
 
+ByteCount routed_expert_bytes(const Checkpoint& checkpoint, LayerIndex layer) {
+  ByteCount sum;
+  for (const ParamSpec& spec : checkpoint.params()) {
+    if (spec.copies <= 1 || !checkpoint.owns({layer, LayerIndex(layer.value + 1)}, spec)) continue;
+    for (const TensorId part : checkpoint.stored(spec)) sum += ByteCount(checkpoint.inventory().bytes(part));
+  }
+  return sum;
+}
+
 double prefill_operations(const Checkpoint& checkpoint, TokenCount tokens) {
   const KimiConfig& config = checkpoint.config();
   double of_token = 0.0;
@@ -39,6 +48,11 @@ double prefill_operations(const Checkpoint& checkpoint, TokenCount tokens) {
   const auto count = static_cast<double>(tokens.value);
   const double head = 2.0 * static_cast<double>(config.vocab_size * config.hidden_size);
   return count * of_token + count * (count + 1.0) / 2.0 * of_pair + head;
+}
+
+double decode_operations(const Checkpoint& checkpoint, TokenCount before) {
+  const double head = prefill_operations(checkpoint, TokenCount(0));
+  return prefill_operations(checkpoint, before + TokenCount(1)) - prefill_operations(checkpoint, before) + head;
 }
 
 }  // namespace weft

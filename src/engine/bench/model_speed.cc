@@ -15,6 +15,7 @@
 #include "base/worker_pool.h"
 #include "engine/bench/gpu.h"
 #include "engine/bench/mem.h"
+#include "engine/bench/model_facts.h"
 #include "engine/bench/timing.h"
 #include "engine/owned_sequence.h"
 #include "engine/process_memory.h"
@@ -25,54 +26,8 @@ namespace weft::bench {
 namespace {
 
 constexpr double kGiga = 1e9;
-constexpr int64_t kWarmTokens = 512;  // enough random rows to name every expert of a small model
-
-// Pseudo-random ids, the same in every run.
-class Ids {
- public:
-  explicit Ids(int64_t vocab) : vocab_(static_cast<uint64_t>(vocab)) {}
-  std::vector<int32_t> next(int64_t count) {
-    std::vector<int32_t> ids;
-    for (int64_t i = 0; i < count; ++i) {
-      state_ = state_ * 6364136223846793005ULL + 1442695040888963407ULL;
-      ids.push_back(static_cast<int32_t>((state_ >> 33) % vocab_));
-    }
-    return ids;
-  }
-
- private:
-  uint64_t vocab_;
-  uint64_t state_ = 1;
-};
-
-// One step of a sequence that ends in a greedy draw.
-void step(Executor& executor, SequenceId sequence, std::vector<int32_t> ids) {
-  Rows rows;
-  rows.sequence = sequence;
-  rows.ids = std::move(ids);
-  rows.sample = SampleRequest{};
-  rows.sample->params.temperature = 0.0F;
-  Step made;
-  made.rows.push_back(std::move(rows));
-  (void)executor.run(std::move(made));
-}
-
-void warm_up(Executor& executor, Ids& ids, int64_t chunk) {
-  const OwnedSequence sequence(executor);
-  for (int64_t done = 0; done < kWarmTokens; done += chunk)
-    step(executor, sequence.id(), ids.next(std::min(chunk, kWarmTokens - done)));
-}
 
 bool on_gpu(const ModelOptions& options) { return options.backend == ops::Backend::cuda; }
-
-Json facts_of(const LoadedExecutor& loaded, int64_t tokens) {
-  return {{"layers", loaded.checkpoint->config().layer_count},
-          {"weight_bytes", loaded.weight_bytes.value},
-          {"bytes_per_token", loaded.executor->bytes_per_token().value},
-          {"profile", to_string(loaded.profile)},
-          {"threads", loaded.threads},
-          {"tokens", tokens}};
-}
 
 }  // namespace
 
@@ -88,7 +43,7 @@ Record bench_decode(const ModelOptions& options, int64_t tokens, int repeats) {
     record.facts["load_seconds"] = loading.seconds();
     if (options.dummy_weights) record.notes.emplace_back("the weights are made on the GPU; the answers mean nothing");
   }
-  Ids ids(executor.vocab_size());
+  RandomIds ids(executor.vocab_size());
   warm_up(executor, ids, options.prefill_chunk);
   const auto bytes = static_cast<double>(executor.bytes_per_token().value);
 
@@ -119,7 +74,7 @@ Record bench_prefill(const ModelOptions& options, int64_t tokens, int repeats) {
   const LoadedExecutor loaded = load_executor(whole);
   Executor& executor = *loaded.executor;
   Record record{"prefill", {}, facts_of(loaded, tokens), loaded.notes};
-  Ids ids(executor.vocab_size());
+  RandomIds ids(executor.vocab_size());
   warm_up(executor, ids, tokens);
   const double operations = prefill_operations(*loaded.checkpoint, TokenCount(tokens));
   record.facts["operations"] = operations;
