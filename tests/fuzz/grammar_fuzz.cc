@@ -1,11 +1,14 @@
 // Schemas of any form: an error of ours, or a grammar under which every answer that masks lead to is JSON and ends in time.
 //
-// The first byte seeds the choice of tokens and says where the answer begins and whether the schema is that of the response or
-// of the arguments of a call; the second is the token limit beyond the shortest answer; the rest is the schema. What was
-// written is read by the output parser, as a client's answer is: the model may open a channel that the prompt opened already.
+// The first byte seeds the choice of tokens and says where the answer begins, whether the schema is that of the response or of
+// the arguments of a call, and whether mostly few characters are chosen, so that names come again; the second is the token
+// limit beyond the shortest answer; the rest is the schema. What was written is read by the output parser, as a client's answer
+// is: the model may open a channel that the prompt opened already.
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -44,7 +47,7 @@ weft::grammar::AnswerRules rules_of(const std::string& schema, bool as_arguments
 
 // The tokens are random ones of the masks. Nothing: the schema's shortest answer is too long to be drawn here.
 std::optional<weft::ChatAnswer> draw(const weft::grammar::AnswerRules& rules, weft::ParserStart start, uint8_t seed,
-                                     int64_t beyond) {
+                                     int64_t beyond, bool few) {
   const int64_t shortest = rules.matcher(start, 1 << 20).tokens_to_end();
   if (shortest > 400) return std::nullopt;
   const int64_t budget = shortest + beyond;
@@ -60,6 +63,15 @@ std::optional<weft::ChatAnswer> draw(const weft::grammar::AnswerRules& rules, we
       if ((words[id / 32] >> (id % 32) & 1U) != 0) ids.push_back(static_cast<weft::TokenId>(id));
     }
     require(!ids.empty());
+    if (few && numbers.below(8) != 0) {
+      const auto is_few = [](weft::TokenId token) {
+        return !tokenizer().is_control(token) &&
+               tokenizer().token_bytes(token).find_first_not_of("a\",:{}1") == std::string_view::npos;
+      };
+      std::vector<weft::TokenId> plain;
+      std::ranges::copy_if(ids, std::back_inserter(plain), is_few);
+      if (!plain.empty()) ids = plain;
+    }
     const weft::TokenId id = ids[numbers.below(ids.size())];
     matcher.accept(id);
     parser.feed_token(id);
@@ -79,7 +91,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   constexpr weft::JsonRules kDeep{.max_depth = 4096};  // and no name twice
   try {
     const auto rules = rules_of({reinterpret_cast<const char*>(data) + 2, size - 2}, as_arguments);
-    const std::optional<weft::ChatAnswer> answer = draw(rules, start, data[0], data[1] % 64);
+    const std::optional<weft::ChatAnswer> answer = draw(rules, start, data[0], data[1] % 64, data[0] / 6 % 2 == 1);
     if (!answer) return 0;
     require(as_arguments == !answer->tool_calls.empty());
     if (!as_arguments) (void)weft::parse_json_value(answer->content, "answer", kDeep);
