@@ -62,6 +62,8 @@ class Engine {
 
   // Gives up the memory of the stored state that was used least recently. False: none is in memory.
   bool evict() { return store_.evict(); }
+  // Until no file is being written or read.
+  void wait_for_files() const { store_.wait_for_files(); }
 
   [[nodiscard]] bool idle() const { return queue_.empty() && running_.empty(); }
   [[nodiscard]] bool queue_full() const { return static_cast<int64_t>(queue_.size()) >= options_.max_queue; }

@@ -126,6 +126,7 @@ PrefixStore::Found PrefixStore::resume(std::span<const int32_t> ids, const std::
 PrefixStore::Loaded PrefixStore::load(Entries::iterator entry) {
   if (!read_ || read_->ids != entry->first) {
     read_ = Reading{entry->first, files_.post([path = entry->second.file->path] { return std::make_unique<StateFile>(path); })};
+    return Loaded::later;  // always, however fast the disk is
   }
   if (read_->done.wait_for(std::chrono::seconds(0)) != std::future_status::ready) return Loaded::later;
   std::future<std::unique_ptr<StateFile>> done = std::move(read_->done);

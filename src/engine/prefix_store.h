@@ -55,6 +55,11 @@ class PrefixStore {
   void wait_for_read() const {
     if (read_) read_->done.wait();
   }
+  // Until no file is being written or read.
+  void wait_for_files() const {
+    wait_for_read();
+    if (!writing_.empty()) writing_.back().done.wait();
+  }
 
   // Gives up the memory of the least recently used state, which goes to a file beside what comes next. False: there is none in
   // memory.

@@ -107,15 +107,15 @@ EngineOptions tight(Executor& executor, const std::filesystem::path& folder) {
   return options;
 }
 
-struct Run {
+struct Answers {
   std::vector<std::vector<int32_t>> ids;
   std::vector<RequestReport> reports;
   std::vector<std::string> contents;  // of answers under a schema that were not cut off by their reader
 };
 
-Run run_clients(EngineThread& engine) {
-  Run run{std::vector<std::vector<int32_t>>(kClients * kTurns), std::vector<RequestReport>(kClients * kTurns),
-          std::vector<std::string>(kClients * kTurns)};
+Answers run_clients(EngineThread& engine) {
+  Answers run{std::vector<std::vector<int32_t>>(kClients * kTurns), std::vector<RequestReport>(kClients * kTurns),
+              std::vector<std::string>(kClients * kTurns)};
   // One that is always refused, and one that leaves before its first token.
   std::thread nuisance([&] {
     for (int i = 0; i < 20; ++i) {
@@ -152,7 +152,7 @@ Run run_clients(EngineThread& engine) {
   return run;
 }
 
-void check(const Run& run, const std::vector<std::vector<int32_t>>& alone) {
+void check(const Answers& run, const std::vector<std::vector<int32_t>>& alone) {
   for (size_t at = 0; at < kClients * kTurns; ++at) {
     const size_t client = at / kTurns;
     const size_t turn = at % kTurns;
@@ -193,7 +193,7 @@ TEST(EngineLoad, ClientsGetWhatTheyGetAloneWhileStatesLeaveAndComeBack) {
   EXPECT_EQ(executor.states().held(), StateUse{});
   // The next start finds in files what the last one had.
   EngineThread engine(executor, tight(executor, folder.path()));
-  const Run again = run_clients(engine);
+  const Answers again = run_clients(engine);
   check(again, alone);
   EXPECT_GE(std::ranges::count(again.reports, ReusedFrom::disk, &RequestReport::reused_from), 1);
 }

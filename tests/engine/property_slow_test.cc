@@ -184,6 +184,7 @@ class World {
     reloaded += engine_->store().on_disk();
   }
   void step() {
+    engine_->wait_for_files();  // events follow from the seed, not from the disk
     engine_->step();
     collect();
     EXPECT_LE(executor_->state_memory().bytes(executor_->states().held()), engine_->state_memory());
