@@ -68,6 +68,8 @@ LoadedExecutor load_executor(const ModelOptions& options) {
     stage_options.step_rows = options.prefill_chunk;
     stage_options.state_memory = ByteCount(planned.state);
     stage_options.dummy_weights = options.dummy_weights;
+    // Host memory is taken as it is used: the engine's budget in bytes bounds it (EngineOptions::state_memory).
+    if (stage_options.device->is_host()) stage_options.state.slots = 1 << 20;
     if (planned.experts_kept < planned.experts) {
       stage_options.expert_budget = ByteCount(planned.experts_kept);
       loaded.notes.push_back(fmt::format(

@@ -16,8 +16,7 @@ struct StageOptions {
   LayerRange layers;
   ops::Profile profile = ops::Profile::exact;  // part of the state's fingerprint; the context of forward() must agree
   std::optional<ByteCount> expert_budget;      // most bytes of routed experts in memory at once; absent: no limit
-  // Memory is taken as it is used: what bounds it is the engine's budget in bytes (EngineOptions::state_memory).
-  StatePool::Limits state{.slots = 1 << 20, .pages = 1 << 20};
+  StatePool::Limits state{.slots = 256, .pages = 1 << 20};
   std::shared_ptr<Device> device = std::make_shared<HostDevice>();  // where weights and states lie; the stage's alone
   // GPU: what the pool is planned for beside the weights; more comes from a reserve.
   int64_t step_rows = 512;
