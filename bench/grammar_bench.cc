@@ -173,7 +173,7 @@ void answer(const Model& model, const ChatRequest& request, int64_t requests, St
   std::vector<std::shared_ptr<TimedTurn>> turns;
   for (int64_t i = 0; i < requests; ++i) {
     TurnOptions options;
-    options.max_tokens = 96;
+    options.max_tokens = 64;
     options.sampling.seed = static_cast<uint64_t>(i);
     if (rules) options.rules = &*rules;
     turns.push_back(std::make_shared<TimedTurn>(model, prompt, options));
@@ -210,7 +210,7 @@ void measure_steps(bench::Record& record) {
     for (int repeat = 0; repeat < kRepeats; ++repeat) {
       StepTimes free_times;
       StepTimes held_times;
-      for (int answers = 0; answers < 8; ++answers) {
+      for (int answers = 0; answers < 3; ++answers) {
         answer(*model, free, requests, free_times);
         answer(*model, held, requests, held_times);
       }
