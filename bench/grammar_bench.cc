@@ -75,9 +75,7 @@ void draw(const grammar::AnswerRules& rules, const grammar::Vocabulary& vocabula
   text_test::Numbers numbers(seed);
   std::vector<uint32_t> words(vocabulary.mask_words());
   grammar::Matcher matcher = rules.matcher(ParserStart::response, kBudget);
-  const TokenId end = vocabulary.tokenizer().markers().end_of_message;
-  TokenId id = -1;
-  for (int64_t left = kBudget; left > 0 && id != end; --left) {
+  for (int64_t left = kBudget; left > 0 && matcher.tokens_to_end() > 0; --left) {
     // A sixth of the tokens lead to the end soon, so that strings end as those of a model do.
     const int64_t budget = numbers.below(6) == 0 ? std::min(left, matcher.tokens_to_end() + 3) : left;
     const bench::Timer mask;
@@ -89,7 +87,7 @@ void draw(const grammar::AnswerRules& rules, const grammar::Vocabulary& vocabula
         ids.push_back(static_cast<TokenId>(word * 32 + static_cast<size_t>(__builtin_ctz(bits))));
       }
     }
-    id = ids[numbers.below(ids.size())];
+    const TokenId id = ids[numbers.below(ids.size())];
     const bench::Timer take;
     matcher.accept(id);
     times.take.push_back(kMicro * take.seconds());
