@@ -52,10 +52,26 @@ if(WEFT_WERROR)
   target_compile_options(weft_options INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:-Werror>" "$<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings>")
 endif()
 if(WEFT_SANITIZE)
-  target_compile_options(weft_options INTERFACE -fsanitize=${WEFT_SANITIZE} -fno-omit-frame-pointer -g -fno-sanitize-recover=all)
+  target_compile_options(weft_options INTERFACE -fsanitize=${WEFT_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   target_link_options(weft_options INTERFACE -fsanitize=${WEFT_SANITIZE})
 endif()
 target_compile_definitions(weft_options INTERFACE SPDLOG_FMT_EXTERNAL)
+
+# weft_precompile(TARGET [headers...] | TARGET REUSE_FROM OTHER): reading headers is most of the time that a source takes to compile with a
+# sanitizer. Other builds read them anew: compiled headers differ from clone to clone, which would part their compiler caches.
+set(WEFT_STANDARD_HEADERS <algorithm> <array> <charconv> <chrono> <filesystem> <fstream> <functional> <future> <map> <memory> <mutex>
+    <optional> <random> <set> <span> <string> <string_view> <thread> <unordered_map> <utility> <variant> <vector>
+    <fmt/format.h> <fmt/ranges.h> <nlohmann/json.hpp>)
+function(weft_precompile target)
+  if(NOT WEFT_SANITIZE OR WEFT_FUZZ)
+    return()
+  endif()
+  if("${ARGV1}" STREQUAL "REUSE_FROM")
+    target_precompile_headers(${target} REUSE_FROM ${ARGV2})
+  else()
+    target_precompile_headers(${target} PRIVATE ${WEFT_STANDARD_HEADERS} ${ARGN})
+  endif()
+endfunction()
 
 # weft_library(NAME FOLDERS... LINK libs...): a static library of all sources below src/FOLDER. With CUDA, *.cu take the place of
 # *stub.cc.
