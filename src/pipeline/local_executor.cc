@@ -1,14 +1,12 @@
 #include "pipeline/local_executor.h"
 
 #include <algorithm>
-#include <condition_variable>
 #include <mutex>
 #include <set>
-#include <system_error>
-#include <thread>
 #include <utility>
 
 #include "base/error.h"
+#include "base/task_thread.h"
 #include "model/state_file.h"
 #include "parallel/communicator.h"
 #include "tensor/workspace.h"
@@ -51,32 +49,11 @@ class LocalExecutor::StageWorker {
     context_.comm = &ranks_;
     context_.device = &stage_->device();
     context_.workspace = &workspace_;
-    try {
-      thread_ = std::thread([this] { work(); });
-    } catch (const std::system_error& error) {
-      fail(ErrorKind::unavailable, "threads", "wanted a thread for stage {}, found: {}", index, error.what());
-    }
   }
-  ~StageWorker() {
-    {
-      const std::lock_guard lock(mutex_);
-      stopping_ = true;
-    }
-    wake_.notify_one();
-    thread_.join();
-  }
-  StageWorker(const StageWorker&) = delete;
-  StageWorker& operator=(const StageWorker&) = delete;
 
   // Tasks run in order on the stage's thread. What one throws (memory for a new sequence) is dropped: its sequence is then
   // unknown here, which the next step of it reports.
-  void post(std::function<void()> task) {
-    {
-      const std::lock_guard lock(mutex_);
-      queue_.push_back(std::move(task));
-    }
-    wake_.notify_one();
-  }
+  void post(std::function<void()> task) { (void)thread_.post(std::move(task)); }
 
   [[nodiscard]] Stage& stage() { return *stage_; }
   [[nodiscard]] MemoryUse memory() const {
@@ -107,19 +84,6 @@ class LocalExecutor::StageWorker {
     int64_t logits_rows = 0;
   };
 
-  void work() {
-    for (;;) {
-      std::function<void()> task;
-      {
-        std::unique_lock lock(mutex_);
-        wake_.wait(lock, [&] { return stopping_ || !queue_.empty(); });
-        if (queue_.empty()) return;
-        task = std::move(queue_.front());
-        queue_.pop_front();
-      }
-      (void)guard(task);
-    }
-  }
   Stage::Output forward(OpenStep& open, Handover in, Batch& batch, std::vector<Extended>& extended);
   std::vector<RowsResult> results(const OpenStep& open, const Batch& batch, const Tensor& logits,
                                   const std::vector<Extended>& extended);
@@ -133,12 +97,7 @@ class LocalExecutor::StageWorker {
   ops::Context context_;
   std::map<SequenceId, SequenceState> states_;  // the stage's thread only
   std::set<SequenceId> broken_;                 // likewise
-
-  std::mutex mutex_;
-  std::condition_variable wake_;
-  std::deque<std::function<void()>> queue_;  // guarded by mutex_
-  bool stopping_ = false;                    // guarded by mutex_
-  std::thread thread_;
+  TaskThread thread_;                           // last: what it still runs uses the members above
 };
 
 Stage::Output LocalExecutor::StageWorker::forward(OpenStep& open, Handover in, Batch& batch, std::vector<Extended>& extended) {
