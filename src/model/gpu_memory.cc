@@ -87,7 +87,7 @@ GpuWorkspace gpu_workspace(const KimiConfig& config, LayerRange layers, int64_t 
                                          : 0;
   const int64_t attention =
       kFloat * std::min(rows, kAttentionRows) * config.mla.heads * kAttentionParts * (2 + config.mla.latent);
-  const int64_t draw = last ? kFloat * config.vocab_size + kTableBytes : 0;
+  const int64_t draw = last ? logits_rows * (kFloat * config.vocab_size + kTableBytes) : 0;
   made.operators = std::max({gemm, moe, attention, draw}) + kSlack;
   return made;
 }
