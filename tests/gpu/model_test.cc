@@ -1,5 +1,8 @@
 // Models on the GPU beside the same models on the CPU: states that move between the two, stage splits, sampled ids.
+#include <cstddef>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -188,6 +191,34 @@ TEST(GpuModel, SamplesTheSameIds) {
     params.seed = seed;
     EXPECT_EQ(generate(*gpu, ids, 40, 512, params), generate(*cpu, ids, 40, 512, params)) << "seed " << seed;
   }
+}
+
+// The draws of one step are made in one call: each is that of its request alone.
+TEST(GpuModel, SamplesRequestsSideBySideAsAlone) {
+  constexpr size_t kRequests = 9;
+  const auto gpu = open_executor(k3_mini(), {.backend = ops::Backend::cuda});
+  const std::vector<int32_t> ids = Goldens(k3_mini() / "goldens/demo-multiply.safetensors").ids("input_ids");
+  const auto rows_of = [&](size_t request) {
+    Rows rows;
+    rows.sequence = gpu->create();
+    rows.ids.assign(ids.begin(), ids.end() - static_cast<std::ptrdiff_t>(request));
+    rows.sample = SampleRequest{};
+    rows.sample->params.temperature = 2.0F;
+    rows.sample->params.seed = request;
+    return rows;
+  };
+  Step together;
+  std::vector<int32_t> alone;
+  for (size_t i = 0; i < kRequests; ++i) {
+    together.rows.push_back(rows_of(i));
+    Step one;
+    one.rows.push_back(rows_of(i));
+    alone.push_back(gpu->run(std::move(one)).front().sampled->id);
+  }
+  const std::vector<RowsResult> results = gpu->run(std::move(together));
+  ASSERT_EQ(results.size(), kRequests);
+  for (size_t i = 0; i < kRequests; ++i) EXPECT_EQ(results[i].sampled->id, alone[i]) << "request " << i;
+  EXPECT_GT(std::set<int32_t>(alone.begin(), alone.end()).size(), 1U) << "equal draws show nothing";
 }
 
 }  // namespace
