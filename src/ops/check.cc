@@ -111,4 +111,11 @@ void check_mla_shape(std::string_view op, const MlaShape& shape) {
   }
 }
 
+void check_gqa_shape(std::string_view op, const GqaShape& shape) {
+  if (shape.heads < 1 || shape.kv_heads < 1 || shape.size < 1 || shape.heads % shape.kv_heads != 0) {
+    fail(ErrorKind::internal, op, "wanted positive sizes and whole groups of heads, found heads {}, kv heads {}, size {}",
+         shape.heads, shape.kv_heads, shape.size);
+  }
+}
+
 }  // namespace weft::ops

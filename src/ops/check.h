@@ -34,4 +34,7 @@ void check_segments(std::string_view op, std::span<const PagedSegment> segments,
 // All sizes positive.
 void check_mla_shape(std::string_view op, const MlaShape& shape);
 
+// All sizes positive, and whole groups of query heads.
+void check_gqa_shape(std::string_view op, const GqaShape& shape);
+
 }  // namespace weft::ops

@@ -5,7 +5,8 @@
 
 namespace weft::ops {
 
-void gated_rms_norm(Context& context, TensorView o, TensorView weight, float eps, TensorView gate, MutableTensorView y) {
+void gated_rms_norm(Context& context, TensorView o, TensorView weight, float eps, TensorView gate, MutableTensorView y,
+                    NormGate kind) {
   check_context(context, "gated_rms_norm");
   const int64_t rows = extent_of("gated_rms_norm", "o", o, 2, 0);
   const int64_t width = extent_of("gated_rms_norm", "o", o, 2, 1);
@@ -20,7 +21,7 @@ void gated_rms_norm(Context& context, TensorView o, TensorView weight, float eps
   const auto run = context.on_gpu()      ? cuda::gated_rms_norm
                    : context.reference() ? reference::gated_rms_norm
                                          : cpu::gated_rms_norm;
-  run(context, o, weight, eps, gate, y);
+  run(context, o, weight, eps, gate, y, kind);
 }
 
 }  // namespace weft::ops

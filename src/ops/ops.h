@@ -27,8 +27,11 @@ void embed(Context& context, std::span<const int32_t> ids, const WeightView& tab
 // y = x W^T.  x [T, in]; W [out, in] in any format; y [T, out]. Sums in float32. [R1, unless `keep_f32`: R10 router, R12 head]
 void linear(Context& context, TensorView x, const WeightView& weight, MutableTensorView y, bool keep_f32 = false);
 
-// y = weight * x / sqrt(mean(x^2) + eps).  x, y [T, D]; weight [D]. [R2: two roundings]
-void rms_norm(Context& context, TensorView x, TensorView weight, float eps, MutableTensorView y);
+// y = weight * x / sqrt(mean(x^2) + eps).  x, y [T, D]; weight [D]. [R2: the normalised value, then the product; `once`, for
+// Qwen3-Next (spec 3.1; the caller adds 1 to a zero-centred weight in float32): the product only]
+enum class NormRounding : uint8_t { twice, once };
+void rms_norm(Context& context, TensorView x, TensorView weight, float eps, MutableTensorView y,
+              NormRounding rounding = NormRounding::twice);
 
 // out[i] = x[rows[i]].  x [T, D]; rows in [0, T); out [R, D].
 void gather_rows(Context& context, TensorView x, std::span<const int64_t> rows, MutableTensorView out);
@@ -36,7 +39,13 @@ void gather_rows(Context& context, TensorView x, std::span<const int64_t> rows, 
 // out = a + b; out may be a. [R4]
 void add(Context& context, TensorView a, TensorView b, MutableTensorView out);
 
-// y = x * sigmoid(gate), elementwise. [R8: the sigmoid rounded, then the product]
+// Takes interleaved projections apart (Qwen3-Next spec 2.2).  x [T, G*(sum of widths)]: a row is G groups, a group one slab of
+// each width in order; parts[i] [T, G*widths[i]] receives slab i of every group. One to four parts.
+inline constexpr size_t kMaxSplitParts = 4;
+void split_groups(Context& context, TensorView x, std::span<const int64_t> widths, std::span<const MutableTensorView> parts);
+
+// y = x * sigmoid(gate).  x, y [T, D]; gate [T, D], or [T, 1]: one factor for a row. [R8: the sigmoid rounded, then the
+// product]
 void sigmoid_gate(Context& context, TensorView x, TensorView gate, MutableTensorView y);
 
 // SiTU (K3 spec 3.6) or SwiGLU, elementwise on [T, F]. [R9]
@@ -71,13 +80,36 @@ void short_conv(Context& context, TensorView x, TensorView taps, std::span<const
 void kda_gate(Context& context, TensorView z, TensorView a_log, TensorView dt_bias, std::optional<float> lower_bound,
               MutableTensorView g);
 
-// The KDA delta rule, token-recurrent form (K3 spec 3.4).  q, k, v, g, o [T, H*d]; beta_logits [T, H] (sigmoid inside). q and k
-// are normalised inside (epsilon 1e-6 on the sum of squares, q scaled by d^-1/2). State [H, d key, d value]. [R6: o rounded]
-void kda_recurrence(Context& context, TensorView q, TensorView k, TensorView v, TensorView g, TensorView beta_logits,
-                    std::span<const StateSegment> segments, MutableTensorView o);
+// Sizes of one layer of linear attention: KDA (as many value heads as key heads, a decay for each channel of a key) or gated
+// DeltaNet (a decay for each value head).
+struct DeltaShape {
+  int64_t key_heads = 0;    // Hk
+  int64_t value_heads = 0;  // Hv, a multiple of Hk: value head h uses key head h / (Hv/Hk) for q and k
+  int64_t key_size = 0;     // dk
+  int64_t value_size = 0;   // dv
+  bool decay_per_channel = true;
+};
 
-// y = o / sqrt(mean(o^2) + eps) * weight * sigmoid(gate), per head.  o, gate, y [T, H*d]; weight [d]. [R7]
-void gated_rms_norm(Context& context, TensorView o, TensorView weight, float eps, TensorView gate, MutableTensorView y);
+// The gated delta rule, token-recurrent form (K3 spec 3.4, Qwen3-Next spec 3.3).  q, k [T, Hk*dk]; v, o [T, Hv*dv]; g, the
+// log-decay, [T, Hv*dk] per channel or [T, Hv]; beta_logits [T, Hv] (sigmoid inside). q and k are normalised inside (epsilon
+// 1e-6 on the sum of squares, q scaled by dk^-1/2). State [Hv, dk, dv]. [R6: o rounded]
+void delta_rule(Context& context, const DeltaShape& shape, TensorView q, TensorView k, TensorView v, TensorView g,
+                TensorView beta_logits, std::span<const StateSegment> segments, MutableTensorView o);
+
+// y = o / sqrt(mean(o^2) + eps) * weight * f(gate), per head; f: the sigmoid (K3) or SiLU (Qwen3-Next spec 3.1).  o, gate, y
+// [T, H*d]; weight [d]. [R7]
+enum class NormGate : uint8_t { sigmoid, silu };
+void gated_rms_norm(Context& context, TensorView o, TensorView weight, float eps, TensorView gate, MutableTensorView y,
+                    NormGate kind = NormGate::sigmoid);
+
+// Rotary positions on the first `rotary` channels of each head (Qwen3-Next spec 3.5): channel i < rotary/2 and its partner
+// i + rotary/2 turn by the row's angle i; other channels are copied.  x, y [T, H*size], y may be x; table [T, rotary]: cosines
+// of the rotary/2 angles, then sines (ops/rotary_table.h). [once]
+struct HeadShape {
+  int64_t heads = 0;
+  int64_t size = 0;
+};
+void rotate(Context& context, const HeadShape& shape, int64_t rotary, TensorView x, TensorView table, MutableTensorView y);
 
 // Sizes of one MLA layer (K3 spec 3.5).
 struct MlaShape {
@@ -92,7 +124,8 @@ struct MlaShape {
 // Kept float32 in both profiles.
 void mla_absorb_query(Context& context, const MlaShape& shape, TensorView q, const WeightView& kv_b, MutableTensorView ql);
 
-// Latents of one sequence in pages of kPageTokens positions; each page holds [kPageTokens, rc + dr] rows (latent, then k_r).
+// What attention keeps of one sequence, in pages of kPageTokens positions, a row for each: MLA [rc + dr] values (latent, then
+// k_r), grouped-query attention [2*Hkv*size] (k, then v).
 inline constexpr int64_t kPageTokens = 64;
 struct PagedSegment {
   int64_t first_row = 0;
@@ -112,14 +145,32 @@ void mla_attention(Context& context, const MlaShape& shape, TensorView q, Tensor
 // Value side: o[t, h] = WV[h] lat[t, h].  o [T, H*dv]. [R8: rounded]
 void mla_project_value(Context& context, const MlaShape& shape, TensorView lat, const WeightView& kv_b, MutableTensorView o);
 
-// Router of K3 spec 3.7: sigmoid scores, selection by score + bias (ties: smaller index), weights from the unbiased scores.
+// Sizes of one layer of grouped-query attention: query head h uses key/value head h / (H/Hkv).
+struct GqaShape {
+  int64_t heads = 0;     // H, a multiple of Hkv
+  int64_t kv_heads = 0;  // Hkv
+  int64_t size = 0;
+};
+
+// Writes k, v [T, Hkv*size] of each row to its position's page row.
+void gqa_append(Context& context, const GqaShape& shape, TensorView k, TensorView v, std::span<const PagedSegment> segments);
+
+// Causal attention over the pages (Qwen3-Next spec 3.4): scores size^-1/2 <q, k_s>, softmax in fixed blocks of 256 positions
+// merged in order, out = sum_s a_s v_s.  q, out [T, H*size]. [out rounded]
+void gqa_attention(Context& context, const GqaShape& shape, TensorView q, std::span<const PagedSegment> segments,
+                   MutableTensorView out);
+
+// Routers. sigmoid (K3 spec 3.7): selection by sigmoid(logit) + bias, weights from the unbiased scores, renormalised if k > 1.
+// softmax (Qwen3-Next spec 3.6): selection by logit, weights from the softmax over all experts. Ties: the smaller index.
 struct RouterRule {
   int64_t experts_per_token = 0;
   bool renormalize = true;
   float scale = 1.0F;
+  enum class Score : uint8_t { sigmoid, softmax } score = Score::sigmoid;
 };
-// logits [T, E]; bias [E]; ids [T, k] i32, ascending per row; weights [T, k]. Float32 in both profiles [R10].
-// `margins`, if not empty, receives [T]: last chosen selection score minus the best not chosen (infinity if k = E).
+// logits [T, E]; bias [E], for softmax none (TensorView()); ids [T, k] i32, ascending per row; weights [T, k]. Float32 in both
+// profiles [R10]. `margins`, if not empty, receives [T]: the selection score (softmax: the logit) of the last chosen minus that
+// of the best not chosen (infinity if k = E).
 void route(Context& context, const RouterRule& rule, TensorView logits, TensorView bias, MutableTensorView ids,
            MutableTensorView weights, std::span<float> margins = {});
 

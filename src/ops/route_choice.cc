@@ -14,15 +14,17 @@ void choose_experts(const RouterRule& rule, int64_t row, std::span<const float> 
                     std::span<const float> scores, int32_t* ids, float* weights, float* margin) {
   const size_t experts = scores.size();
   const int64_t chosen = rule.experts_per_token;
+  const bool softmax = rule.score == RouterRule::Score::softmax;
   thread_local std::vector<float> selection;
   thread_local std::vector<int32_t> order;
   selection.resize(experts);
   order.resize(experts);
   for (size_t e = 0; e < experts; ++e) {
-    selection[e] = on(Fault::router_bias_ignored) ? scores[e] : scores[e] + bias[e];
-    if (std::isnan(selection[e])) {
+    const float unbiased = softmax ? logits[e] : scores[e];
+    selection[e] = softmax || on(Fault::router_bias_ignored) ? unbiased : unbiased + bias[e];
+    if (std::isnan(selection[e]) || std::isnan(scores[e])) {
       fail(ErrorKind::bad_checkpoint, "route", "row {}, expert {}: wanted a number, found logit {} and bias {}", row, e,
-           logits[e], bias[e]);
+           logits[e], softmax ? 0.0F : bias[e]);
     }
   }
   std::iota(order.begin(), order.end(), 0);
@@ -48,7 +50,8 @@ void choose_experts(const RouterRule& rule, int64_t row, std::span<const float> 
     sum += weights[i];
   }
   for (int64_t i = 0; i < chosen; ++i) {
-    if (rule.renormalize && chosen > 1) weights[i] /= sum + 1e-20F;
+    if (rule.renormalize && softmax) weights[i] /= sum;  // at least 1/E
+    if (rule.renormalize && !softmax && chosen > 1) weights[i] /= sum + 1e-20F;
     weights[i] *= rule.scale;
   }
 }

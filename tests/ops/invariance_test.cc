@@ -196,8 +196,9 @@ TEST_P(Invariance, KdaRecurrence) {
         [&](Context& context, int64_t begin, int64_t end) {
           std::vector<Tensor> o = {empty({end - begin, heads * d})};
           const StateSegment segment{0, end - begin, state.as<float>().data(), state.as<float>().data()};
-          kda_recurrence(context, rows_of(q, begin, end), rows_of(k, begin, end), rows_of(v, begin, end),
-                         rows_of(g, begin, end), rows_of(beta, begin, end), {&segment, 1}, o[0].mutable_view());
+          delta_rule(context, {heads, heads, d, d, true}, rows_of(q, begin, end), rows_of(k, begin, end),
+                     rows_of(v, begin, end), rows_of(g, begin, end), rows_of(beta, begin, end), {&segment, 1},
+                     o[0].mutable_view());
           return o;
         },
         [&] { state = initial; }, [&] { return std::vector<Tensor>{state}; });
@@ -235,8 +236,8 @@ TEST_P(Invariance, StateSegments) {
                                                     StateSegment{11, 1, c.as<float>().data(), c.as<float>().data()}};
       const auto call = [&](int64_t begin, int64_t end, std::span<const StateSegment> part) {
         if (kda) {
-          kda_recurrence(context, rows_of(q, begin, end), rows_of(q, begin, end), rows_of(q, begin, end),
-                         rows_of(g, begin, end), rows_of(beta, begin, end), part, rows_of(out, begin, end));
+          delta_rule(context, {heads, heads, d, d, true}, rows_of(q, begin, end), rows_of(q, begin, end),
+                     rows_of(q, begin, end), rows_of(g, begin, end), rows_of(beta, begin, end), part, rows_of(out, begin, end));
         } else {
           short_conv(context, rows_of(q, begin, end), taps.view(), part, rows_of(out, begin, end));
         }

@@ -60,7 +60,8 @@ TEST(C9, TheStateStaysBoundedOver100KSteps) {
       const Tensor beta = random(numbers, {kChunk, 1}, 8.0);
       Tensor o = Tensor::zeros(DType::f32, {kChunk, kSize});
       const StateSegment segment{0, kChunk, memory.as<float>().data(), memory.as<float>().data()};
-      kda_recurrence(context, q.view(), k.view(), v.view(), g.view(), beta.view(), {&segment, 1}, o.mutable_view());
+      delta_rule(context, {1, 1, kSize, kSize, true}, q.view(), k.view(), v.view(), g.view(), beta.view(), {&segment, 1},
+                 o.mutable_view());
       for (const float value : o.as<float>()) ASSERT_TRUE(std::isfinite(value));
       most = std::max(most, norm(memory.as<float>()));
       for (int64_t t = 0; t < kChunk; ++t) {

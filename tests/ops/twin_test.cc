@@ -92,7 +92,8 @@ TEST_P(Twin, KdaChunked) {
   const Tensor initial = state;
   Tensor o = empty({rows, heads * d});
   const StateSegment segment{0, rows, state.as<float>().data(), state.as<float>().data()};
-  kda_recurrence(context_, q.view(), k.view(), v.view(), g.view(), beta.view(), {&segment, 1}, o.mutable_view());
+  delta_rule(context_, {heads, heads, d, d, true}, q.view(), k.view(), v.view(), g.view(), beta.view(), {&segment, 1},
+             o.mutable_view());
 
   double o_error = 0.0;
   double o_size = 0.0;

@@ -140,8 +140,8 @@ TEST_P(Vectors, Kda) {
   Tensor o = empty({2, 2});
   const auto run = [&](int64_t t) {
     const StateSegment segment{0, 1, state.data(), state.data()};
-    kda_recurrence(exact_, rows_of(q, t, t + 1), rows_of(k, t, t + 1), rows_of(v, t, t + 1), rows_of(g, t, t + 1),
-                   rows_of(beta, t, t + 1), {&segment, 1}, rows_of(o, t, t + 1));
+    delta_rule(exact_, {1, 1, 2, 2, true}, rows_of(q, t, t + 1), rows_of(k, t, t + 1), rows_of(v, t, t + 1),
+               rows_of(g, t, t + 1), rows_of(beta, t, t + 1), {&segment, 1}, rows_of(o, t, t + 1));
   };
   run(0);
   const std::array<double, 4> after_first = {0.288996169, -0.462739510, 0.453507998, 0.049930081};
@@ -258,7 +258,8 @@ TEST_P(Vectors, L2NormEpsilonIsAddedToTheSum) {
     Tensor o = empty({1, 128});
     const StateSegment segment{0, 1, nullptr, state.as<float>().data()};
     for (TestContext* context : {&exact_, &bf16_}) {  // not rounded in either profile (ruling R4)
-      kda_recurrence(*context, k.view(), k.view(), ones.view(), g.view(), beta.view(), {&segment, 1}, o.mutable_view());
+      delta_rule(*context, {1, 1, 128, 128, true}, k.view(), k.view(), ones.view(), g.view(), beta.view(), {&segment, 1},
+                 o.mutable_view());
       EXPECT_NEAR(state.as<float>()[0], wanted, 1e-8);
       EXPECT_NEAR(state.as<float>()[128 * 128 - 1], wanted, 1e-8);
     }

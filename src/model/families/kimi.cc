@@ -648,7 +648,8 @@ void KimiStage::kda(ops::Context& context, const StepTables::Layer& tables, cons
   ops::kda_gate(context, decay_in, weights.a_log.view(), weights.dt_bias.view(), config_.gate_lower_bound, decay);
   const MutableTensorView beta = linear(context, x, weights.b_proj);
   const MutableTensorView o = take(wide);
-  ops::kda_recurrence(context, q, k, v, decay, beta, state, o);
+  const ops::DeltaShape shape{config_.kda_heads, config_.kda_heads, config_.kda_head_dim, config_.kda_head_dim, true};
+  ops::delta_rule(context, shape, q, k, v, decay, beta, state, o);
   const MutableTensorView gate = config_.full_rank_gate
                                      ? linear(context, x, weights.g_proj)
                                      : linear(context, linear(context, x, weights.g_a_proj), weights.g_b_proj);

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <vector>
 
 #include "ops/cpu/cpu.h"
@@ -18,7 +19,13 @@ void route(Context& context, const RouterRule& rule, TensorView logits, TensorVi
     thread_local std::vector<float> scores;
     scores.resize(experts);
     const std::span<const float> row = logits.as<float>().subspan(static_cast<size_t>(t) * experts, experts);
-    sigmoids(row.data(), logits.shape[1], scores.data());
+    if (rule.score == RouterRule::Score::sigmoid) {
+      sigmoids(row.data(), logits.shape[1], scores.data());
+    } else {
+      std::ranges::copy(row, scores.begin());
+      const float sum = exponentiate(scores, 1.0F).sum;
+      for (float& score : scores) score /= sum;
+    }
     choose_experts(rule, t, row, bias.as<float>(), scores, ids.as<int32_t>().data() + t * chosen,
                    weights.as<float>().data() + t * chosen, margins.empty() ? nullptr : &margins[static_cast<size_t>(t)]);
   });

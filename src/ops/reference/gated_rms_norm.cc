@@ -8,7 +8,8 @@
 
 namespace weft::ops::reference {
 
-void gated_rms_norm(Context& context, TensorView o, TensorView weight, float eps, TensorView gate, MutableTensorView y) {
+void gated_rms_norm(Context& context, TensorView o, TensorView weight, float eps, TensorView gate, MutableTensorView y,
+                    NormGate kind) {
   const int64_t size = weight.shape[0];
   const int64_t count = o.elements() / size;  // rows times heads
   const float* os = o.as<float>().data();
@@ -16,6 +17,7 @@ void gated_rms_norm(Context& context, TensorView o, TensorView weight, float eps
   const float* gates = gate.as<float>().data();
   float* ys = y.as<float>().data();
   const bool rounds = context.rounds();
+  const bool by_silu = kind == NormGate::silu || on(Fault::silu_output_gate);
   context.pool->parallel_for(count, task_grain(context, count, 16 * size), [&](int64_t begin, int64_t end) {
     for (int64_t item = begin; item < end; ++item) {
       const int64_t at = item * size;
@@ -26,7 +28,7 @@ void gated_rms_norm(Context& context, TensorView o, TensorView weight, float eps
       }
       const float factor = 1.0F / std::sqrt(square / static_cast<float>(size) + eps);
       for (int64_t i = 0; i < size; ++i) {
-        const float gate_value = on(Fault::silu_output_gate) ? silu(gates[at + i]) : sigmoid(gates[at + i]);
+        const float gate_value = by_silu ? silu(gates[at + i]) : sigmoid(gates[at + i]);
         ys[at + i] = round_if(rounds, os[at + i] * factor * w[i] * gate_value);
       }
     }

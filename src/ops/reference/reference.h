@@ -7,9 +7,10 @@ namespace weft::ops::reference {
 
 void embed(Context& context, std::span<const int32_t> ids, const WeightView& table, MutableTensorView out);
 void linear(Context& context, TensorView x, const WeightView& weight, MutableTensorView y, bool keep_f32);
-void rms_norm(Context& context, TensorView x, TensorView weight, float eps, MutableTensorView y);
+void rms_norm(Context& context, TensorView x, TensorView weight, float eps, MutableTensorView y, NormRounding rounding);
 void gather_rows(Context& context, TensorView x, std::span<const int64_t> rows, MutableTensorView out);
 void add(Context& context, TensorView a, TensorView b, MutableTensorView out);
+void split_groups(Context& context, TensorView x, std::span<const int64_t> widths, std::span<const MutableTensorView> parts);
 void sigmoid_gate(Context& context, TensorView x, TensorView gate, MutableTensorView y);
 void gated_activation(Context& context, const Activation& activation, TensorView gate, TensorView up, MutableTensorView y);
 void residual_mix(Context& context, std::span<const TensorView> sources, TensorView w, float eps, MutableTensorView out,
@@ -17,14 +18,19 @@ void residual_mix(Context& context, std::span<const TensorView> sources, TensorV
 void short_conv(Context& context, TensorView x, TensorView taps, std::span<const StateSegment> segments, MutableTensorView y);
 void kda_gate(Context& context, TensorView z, TensorView a_log, TensorView dt_bias, std::optional<float> lower_bound,
               MutableTensorView g);
-void kda_recurrence(Context& context, TensorView q, TensorView k, TensorView v, TensorView g, TensorView beta_logits,
-                    std::span<const StateSegment> segments, MutableTensorView o);
-void gated_rms_norm(Context& context, TensorView o, TensorView weight, float eps, TensorView gate, MutableTensorView y);
+void delta_rule(Context& context, const DeltaShape& shape, TensorView q, TensorView k, TensorView v, TensorView g,
+                TensorView beta_logits, std::span<const StateSegment> segments, MutableTensorView o);
+void gated_rms_norm(Context& context, TensorView o, TensorView weight, float eps, TensorView gate, MutableTensorView y,
+                    NormGate kind);
+void rotate(Context& context, const HeadShape& shape, int64_t rotary, TensorView x, TensorView table, MutableTensorView y);
 void mla_absorb_query(Context& context, const MlaShape& shape, TensorView q, const WeightView& kv_b, MutableTensorView ql);
 void mla_append(Context& context, const MlaShape& shape, TensorView c, TensorView k_r, std::span<const PagedSegment> segments);
 void mla_attention(Context& context, const MlaShape& shape, TensorView q, TensorView ql, std::span<const PagedSegment> segments,
                    MutableTensorView lat);
 void mla_project_value(Context& context, const MlaShape& shape, TensorView lat, const WeightView& kv_b, MutableTensorView o);
+void gqa_append(Context& context, const GqaShape& shape, TensorView k, TensorView v, std::span<const PagedSegment> segments);
+void gqa_attention(Context& context, const GqaShape& shape, TensorView q, std::span<const PagedSegment> segments,
+                   MutableTensorView out);
 void route(Context& context, const RouterRule& rule, TensorView logits, TensorView bias, MutableTensorView ids,
            MutableTensorView weights, std::span<float> margins);
 void moe(Context& context, const Activation& activation, TensorView z, TensorView ids, TensorView weights,

@@ -91,7 +91,7 @@ std::vector<CaseSpec> gated_activation_cases(CaseSet set);
 std::vector<CaseSpec> residual_mix_cases(CaseSet set);
 std::vector<CaseSpec> short_conv_cases(CaseSet set);
 std::vector<CaseSpec> kda_gate_cases(CaseSet set);
-std::vector<CaseSpec> kda_recurrence_cases(CaseSet set);
+std::vector<CaseSpec> delta_rule_cases(CaseSet set);
 std::vector<CaseSpec> gated_rms_norm_cases(CaseSet set);
 std::vector<CaseSpec> mla_absorb_query_cases(CaseSet set);
 std::vector<CaseSpec> mla_append_cases(CaseSet set);

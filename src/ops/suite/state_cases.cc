@@ -1,4 +1,4 @@
-// Operators of recurrent state: short_conv, kda_recurrence.
+// Operators of recurrent state: short_conv, delta_rule.
 #include "ops/suite/builder.h"
 
 namespace weft::ops::suite {
@@ -68,7 +68,7 @@ Case kda_case(CaseBuilder& b, int64_t heads, int64_t size, int64_t rows, const M
   const auto sequences = make(Shape{heads, size, size}, sums);
   const size_t o_out = b.output("o", wide, {4e-6, 4e-6, 1});
   return b.finish(7.0 * static_cast<double>(rows * heads * size * size), [=](Context& context, Operands o) {
-    kda_recurrence(context, o[q], o[k], o[v], o[g], o[beta], sequences.segments(o), o[o_out]);
+    delta_rule(context, {heads, heads, size, size, true}, o[q], o[k], o[v], o[g], o[beta], sequences.segments(o), o[o_out]);
   });
 }
 
@@ -99,8 +99,8 @@ std::vector<CaseSpec> short_conv_cases(CaseSet set) {
   return std::move(list).take();
 }
 
-std::vector<CaseSpec> kda_recurrence_cases(CaseSet set) {
-  SpecList list("kda_recurrence");
+std::vector<CaseSpec> delta_rule_cases(CaseSet set) {
+  SpecList list("delta_rule");
   if (set == CaseSet::k3) {
     for (const int64_t rows : {1, 64}) {
       list.add(fmt::format("96x128 rows {}", rows),

@@ -44,7 +44,7 @@ std::vector<CaseSpec> cases(CaseSet set) {
                           suite::residual_mix_cases,
                           suite::short_conv_cases,
                           suite::kda_gate_cases,
-                          suite::kda_recurrence_cases,
+                          suite::delta_rule_cases,
                           suite::gated_rms_norm_cases,
                           suite::mla_absorb_query_cases,
                           suite::mla_append_cases,
