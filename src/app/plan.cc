@@ -52,8 +52,8 @@ Sized read_model(const std::filesystem::path& dir) {
     const Checkpoint checkpoint(dir);
     return {plan_model(checkpoint), checkpoint.config().max_context};
   }
-  const KimiConfig config(parse_kimi_config(read_json_file(dir / "config.json"), (dir / "config.json").string()));
-  return {plan_model(config), config.max_context};
+  const std::shared_ptr<const ModelConfig> config = load_model_config(dir);
+  return {plan_model(config), config->max_context};
 }
 
 ExitCode plan(const Flags& flags) {

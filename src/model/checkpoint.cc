@@ -22,19 +22,8 @@ namespace weft {
 namespace {
 
 constexpr TensorId kAbsent = UINT32_MAX;
-constexpr std::string_view kPrefix = "language_model.";
-
 enum Part : uint8_t { plain, packed, scale, kParts };
 using Slot = std::array<TensorId, kParts>;
-
-bool starts_with_any(std::string_view name, std::initializer_list<std::string_view> heads) {
-  return std::ranges::any_of(heads, [&](std::string_view head) { return name.starts_with(head); });
-}
-
-bool is_vision(std::string_view name) {
-  return starts_with_any(name, {"vision_tower.", "mm_projector.", "vision_model.", "multi_modal_projector."});
-}
-bool is_mtp(std::string_view name) { return starts_with_any(name, {"model.mtp", "mtp"}); }
 
 // N of "model.layers.N.", saturated.
 std::optional<int64_t> layer_number(std::string_view name) {
@@ -49,22 +38,6 @@ std::optional<int64_t> layer_number(std::string_view name) {
   return error == std::errc::result_out_of_range ? INT64_MAX : value;
 }
 
-// Spellings of older conversions (K3 spec 2.1).
-std::string modern_name(std::string_view name) {
-  std::string modern(name);
-  if (name.ends_with("_weight")) {
-    for (const std::string_view stem : {"self_attention_res", "mlp_res", "output_attn_res"})
-      for (const std::string_view kind : {"proj", "norm"}) {
-        const std::string old = fmt::format("{}.{}_weight", stem, kind);
-        if (name.ends_with(old)) return fmt::format("{}{}_{}.weight", name.substr(0, name.size() - old.size()), stem, kind);
-      }
-  }
-  constexpr std::string_view kAlias = "block_sparse_moe.e_score_correction_bias";
-  if (name.ends_with(kAlias))
-    modern.insert(name.size() - kAlias.size() + std::string_view("block_sparse_moe.").size(), "gate.");
-  return modern;
-}
-
 bool is_float(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16; }
 
 }  // namespace
@@ -73,8 +46,9 @@ struct Checkpoint::Impl {
   Impl(const std::filesystem::path& folder, const CheckpointOptions& options)
       : dir(folder),
         json(read_json_file(folder / "config.json")),
-        config(parse_kimi_config(json, (folder / "config.json").string())),
-        params(kimi_param_table(config)),
+        shared_config(parse_model_config(json, (folder / "config.json").string())),
+        config(*shared_config),
+        params(config.params()),
         inventory(Inventory::scan(folder, {.rebuild_index = options.rebuild_index})),
         maps(inventory.files().size()) {
     index_params();
@@ -137,11 +111,10 @@ struct Checkpoint::Impl {
   void claim_tensors(const CheckpointOptions& options) {
     std::string_view first_unknown;
     for (TensorId id = 0; id < inventory.size(); ++id) {
-      std::string_view name = inventory.name(id);
-      if (name.starts_with(kPrefix)) name.remove_prefix(kPrefix.size());
-      if (is_vision(name)) {
+      const std::string name = config.canonical_name(inventory.name(id));
+      if (config.is_vision(name)) {
         ++vision_tensors;
-      } else if (is_mtp(name)) {
+      } else if (config.is_mtp(name)) {
         ++mtp_tensors;
       } else if (const std::optional<int64_t> layer = layer_number(name); layer && *layer >= config.layer_count) {
         ++higher_tensors;
@@ -150,12 +123,11 @@ struct Checkpoint::Impl {
       } else if (config.tie_word_embeddings && name == "lm_head.weight") {
         ++tied_heads;
       } else {
-        const std::string canonical = modern_name(name);
-        if (const std::optional<Place> place = locate(canonical)) {
+        if (const std::optional<Place> place = locate(name)) {
           TensorId& claimed = slot(place->param, place->expert)[place->part];
           if (claimed != kAbsent)
             fail(ErrorKind::bad_checkpoint, dir.string(), "tensor '{}': wanted one tensor, found '{}' in {} and '{}' in {}",
-                 canonical, inventory.name(claimed), inventory.file(claimed).name, inventory.name(id), inventory.file(id).name);
+                 name, inventory.name(claimed), inventory.file(claimed).name, inventory.name(id), inventory.file(id).name);
           claimed = id;
         } else {
           if (unknown_tensors++ == 0) first_unknown = inventory.name(id);
@@ -178,10 +150,10 @@ struct Checkpoint::Impl {
 
   // Whether a stored module is a Linear of the published module tree. Those that are not loaded may be what they like.
   [[nodiscard]] bool is_linear(std::string_view module) const {
-    if (module.starts_with(kPrefix)) module.remove_prefix(kPrefix.size());
-    if (is_vision(module) || is_mtp(module)) return true;
-    if (const std::optional<int64_t> layer = layer_number(module); layer && *layer >= config.layer_count) return true;
-    const std::optional<Place> place = locate(modern_name(std::string(module) + ".weight"));
+    const std::string name = config.canonical_name(std::string(module) + ".weight");
+    if (config.is_vision(name) || config.is_mtp(name)) return true;
+    if (const std::optional<int64_t> layer = layer_number(name); layer && *layer >= config.layer_count) return true;
+    const std::optional<Place> place = locate(name);
     return !place || params[place->param].storage == Storage::packed;
   }
 
@@ -211,9 +183,7 @@ struct Checkpoint::Impl {
     }
   }
 
-  [[nodiscard]] std::string full_name(const ParamSpec& p, int64_t e) const {
-    return (config.nested ? std::string(kPrefix) : "") + expert_name(p, e);
-  }
+  [[nodiscard]] std::string full_name(const ParamSpec& p, int64_t e) const { return config.name_prefix() + expert_name(p, e); }
 
   [[noreturn]] void wrong(TensorId id, std::string_view wanted) const {
     fail(ErrorKind::bad_checkpoint, (dir / inventory.file(id).name).string(), "tensor '{}': wanted {}, found {} {}",
@@ -376,7 +346,8 @@ struct Checkpoint::Impl {
 
   std::filesystem::path dir;
   Json json;
-  KimiConfig config;
+  std::shared_ptr<const ModelConfig> shared_config;
+  const ModelConfig& config;
   std::vector<ParamSpec> params;
   Inventory inventory;
   std::vector<std::string> notes;
@@ -404,12 +375,13 @@ Checkpoint::Checkpoint(const std::filesystem::path& dir, const CheckpointOptions
 Checkpoint::~Checkpoint() = default;
 
 const std::filesystem::path& Checkpoint::dir() const { return impl_->dir; }
-const KimiConfig& Checkpoint::config() const { return impl_->config; }
+const ModelConfig& Checkpoint::config() const { return impl_->config; }
+std::shared_ptr<const ModelConfig> Checkpoint::shared_config() const { return impl_->shared_config; }
 const Json& Checkpoint::config_json() const { return impl_->json; }
 const std::vector<ParamSpec>& Checkpoint::params() const { return impl_->params; }
 const std::vector<std::string>& Checkpoint::notes() const { return impl_->notes; }
 const Inventory& Checkpoint::inventory() const { return impl_->inventory; }
-LayerRange Checkpoint::all_layers() const { return {LayerIndex(0), LayerIndex(impl_->config.layer_count)}; }
+LayerRange Checkpoint::all_layers() const { return impl_->config.all_layers(); }
 
 bool Checkpoint::owns(LayerRange range, const ParamSpec& spec) const {
   const bool last = range.end.value == impl_->config.layer_count;
@@ -437,14 +409,14 @@ ops::WeightView Checkpoint::weight(std::string_view name) const {
 
 Tensor Checkpoint::vector_f32(std::string_view name) const { return impl_->widened(impl_->place_of(name).param); }
 
-Tensor Checkpoint::a_log(LayerIndex layer) const {
-  const Impl::Place place = impl_->place_of(fmt::format("model.layers.{}.self_attn.A_log", layer));
+Tensor Checkpoint::prefix_f32(std::string_view name) const {
+  const Impl::Place place = impl_->place_of(name);
   const TensorId id = impl_->resolve(place.param, 0).data;
   // logical_prefix reads aligned elements; the file need not have them so.
   Tensor stored = Tensor::uninitialized(impl_->inventory.dtype(id), impl_->inventory.shape(id));
   const std::span<const std::byte> data = impl_->bytes(id);
   std::memcpy(stored.data(), data.data(), data.size());
-  const int64_t heads = impl_->config.kda_heads;
+  const int64_t heads = impl_->params[place.param].shape[0];
   const std::vector<float> live =
       logical_prefix(stored.view(), heads, fmt::format("{} in {}", impl_->inventory.name(id), impl_->inventory.file(id).name));
   for (size_t h = 0; h < live.size(); ++h)
@@ -487,15 +459,14 @@ void Checkpoint::check_small_tensors(LayerRange range) const {
     const ParamSpec& p = impl_->params[i];
     if (p.matrix || !owns(range, p)) continue;
     if (p.storage == Storage::prefix)
-      (void)a_log(p.layer);
+      (void)prefix_f32(p.name);
     else
       (void)impl_->widened(i);
   }
 }
 
-std::optional<LayerIndex> Checkpoint::layer_of(std::string_view stored_name) {
-  if (stored_name.starts_with(kPrefix)) stored_name.remove_prefix(kPrefix.size());
-  const std::optional<int64_t> number = layer_number(stored_name);
+std::optional<LayerIndex> Checkpoint::layer_of(std::string_view stored_name) const {
+  const std::optional<int64_t> number = layer_number(impl_->config.canonical_name(stored_name));
   return number ? std::optional(LayerIndex(*number)) : std::nullopt;
 }
 

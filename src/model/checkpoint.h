@@ -5,8 +5,7 @@
 //     ops::WeightView q = checkpoint.weight("model.layers.0.self_attn.q_proj.weight");
 //     Tensor norm = checkpoint.vector_f32("model.layers.0.input_layernorm.weight");
 //
-// Names are canonical (K3 spec 2.1): "language_model." is stripped, the legacy spellings `<stem>.proj_weight` and
-// `<stem>.norm_weight` and the alias `block_sparse_moe.e_score_correction_bias` stand for the names of the parameter table.
+// Names are canonical, those of the parameter table (ModelConfig::canonical_name).
 // Opening reads the configuration, the index and every header, and no tensor data. A shard is mapped when the first tensor in
 // it is bound; a touched page is then read alone, and model/trunk.h and ExpertStore bring in what is wanted in one piece. All
 // members are const and safe to call from several threads; views live as long as the Checkpoint.
@@ -24,7 +23,7 @@
 #include "base/json.h"
 #include "base/units.h"
 #include "formats/inventory.h"
-#include "model/kimi_config.h"
+#include "model/model_config.h"
 #include "model/param_table.h"
 #include "ops/weight.h"
 #include "tensor/tensor.h"
@@ -47,7 +46,8 @@ class Checkpoint {
   Checkpoint& operator=(const Checkpoint&) = delete;
 
   [[nodiscard]] const std::filesystem::path& dir() const;
-  [[nodiscard]] const KimiConfig& config() const;
+  [[nodiscard]] const ModelConfig& config() const;
+  [[nodiscard]] std::shared_ptr<const ModelConfig> shared_config() const;
   [[nodiscard]] const Json& config_json() const;  // config.json as it is
   [[nodiscard]] const std::vector<ParamSpec>& params() const;
   [[nodiscard]] const std::vector<std::string>& notes() const;  // visible notes of loading
@@ -69,8 +69,8 @@ class Checkpoint {
   // finite (ruling R6).
   [[nodiscard]] Tensor vector_f32(std::string_view name) const;
 
-  // The live A_log values [Hk] of a KDA layer (K3 spec 2.5): the stored length may be padded by exact zeros.
-  [[nodiscard]] Tensor a_log(LayerIndex layer) const;
+  // A vector whose stored length may be padded by exact zeros, such as A_log of a KDA layer (K3 spec 2.5): its live values.
+  [[nodiscard]] Tensor prefix_f32(std::string_view name) const;
 
   // Routed expert `e` of a MoE layer. Neither weights nor scale bytes are read.
   [[nodiscard]] ops::ExpertView expert(LayerIndex layer, int64_t e) const;
@@ -103,11 +103,11 @@ class Checkpoint {
   // Bytes of a stored tensor in its mapped shard, not aligned to its element.
   [[nodiscard]] std::span<const std::byte> bytes_of(TensorId id) const;
 
-  // Reads and checks every tensor of the stage but the matrices: vector_f32() and a_log() of each.
+  // Reads and checks every tensor of the stage but the matrices: vector_f32() or prefix_f32() of each.
   void check_small_tensors(LayerRange range) const;
 
   // The layer that a stored tensor's name speaks of, in any spelling: N of "model.layers.N."; saturated.
-  [[nodiscard]] static std::optional<LayerIndex> layer_of(std::string_view stored_name);
+  [[nodiscard]] std::optional<LayerIndex> layer_of(std::string_view stored_name) const;
 
   // Whether the stage `range` owns the row.
   [[nodiscard]] bool owns(LayerRange range, const ParamSpec& spec) const;

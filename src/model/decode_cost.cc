@@ -5,7 +5,7 @@
 namespace weft {
 
 ByteCount decode_bytes_per_token(const Checkpoint& checkpoint, LayerRange range) {
-  const KimiConfig& config = checkpoint.config();
+  const ModelConfig& config = checkpoint.config();
   ByteCount sum;
   for (const ParamSpec& spec : checkpoint.params()) {
     if (!checkpoint.owns(range, spec)) continue;
@@ -32,7 +32,7 @@ ByteCount routed_expert_bytes(const Checkpoint& checkpoint, LayerIndex layer) {
 }
 
 double prefill_operations(const Checkpoint& checkpoint, TokenCount tokens) {
-  const KimiConfig& config = checkpoint.config();
+  const ModelConfig& config = checkpoint.config();
   double of_token = 0.0;
   double of_pair = 0.0;
   for (const ParamSpec& spec : checkpoint.params()) {
@@ -40,10 +40,10 @@ double prefill_operations(const Checkpoint& checkpoint, TokenCount tokens) {
     const auto used = static_cast<double>(spec.copies > 1 ? config.router.experts_per_token : 1);
     of_token += 2.0 * used * static_cast<double>(spec.shape.elements());
   }
-  for (const bool kda : config.is_kda) {
-    const int64_t of_kda = config.kda_heads * 7 * config.kda_head_dim * config.kda_head_dim;
-    const int64_t of_mla = config.mla.heads * 2 * (2 * config.mla.latent + config.mla.rope);
-    (kda ? of_token : of_pair) += static_cast<double>(kda ? of_kda : of_mla);
+  for (LayerIndex layer(0); layer < LayerIndex(config.layer_count); ++layer) {
+    const ModelConfig::MixerOperations mixer = config.mixer_operations(layer);
+    of_token += static_cast<double>(mixer.of_token);
+    of_pair += static_cast<double>(mixer.of_pair);
   }
   const auto count = static_cast<double>(tokens.value);
   const double head = 2.0 * static_cast<double>(config.vocab_size * config.hidden_size);

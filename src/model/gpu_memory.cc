@@ -4,7 +4,7 @@
 
 #include "formats/inventory.h"
 #include "model/checkpoint.h"
-#include "model/kimi_config.h"
+#include "model/model_config.h"
 #include "model/param_table.h"
 #include "ops/weight.h"
 
@@ -16,33 +16,10 @@ constexpr int64_t kAlignment = 256;           // of what is taken from a device
 constexpr int64_t kSlack = 256 * kAlignment;  // of all tensors of a step
 constexpr int64_t kGemmBytes = 32LL << 20;    // cuBLASLt's own workspace
 constexpr int64_t kRowsAtOnce = 512;          // of the CUDA operator moe
-constexpr int64_t kAttentionRows = 16;        // of the CUDA operator mla_attention, and the parts of each
+constexpr int64_t kAttentionRows = 16;        // of the CUDA operators of attention, and the parts of each
 constexpr int64_t kAttentionParts = 32;
 constexpr int64_t kTableBytes = 1LL << 20;  // of a draw: masks, penalties
 constexpr int64_t kExpertTable = sizeof(ops::ExpertView);
-
-// Elements of a row that live at once, as families/kimi.cc takes them. Letters as in K3 spec 0.
-int64_t kda_width(const KimiConfig& c) { return 11 * c.kda_width() + 2 * c.kda_head_dim + c.kda_heads; }
-
-int64_t mla_width(const KimiConfig& c) {
-  const int64_t query = 2 * c.q_lora_rank.value_or(0) + c.mla.heads * (c.mla.nope + c.mla.rope);
-  const int64_t cached = 2 * c.mla.latent + c.mla.rope;
-  return query + cached + c.mla.heads * (2 * c.mla.latent + 3 * c.mla.value);
-}
-
-int64_t mlp_width(const KimiConfig& c, LayerIndex layer) {
-  if (!c.is_moe(layer)) return 3 * c.intermediate_size;
-  const int64_t chosen = c.router.experts_per_token;
-  const int64_t always = c.experts + 2 * chosen + 1 + 2 * c.expert_width() + c.hidden_size;
-  const int64_t shared = 3 * c.shared_experts * c.moe_intermediate_size;
-  return always + std::max(shared, c.expert_width() + c.hidden_size);
-}
-
-// The widest input of a product, and of its scratch copy.
-int64_t widest_input(const KimiConfig& c) {
-  return std::max({c.hidden_size, c.kda_width(), c.mla.heads * c.mla.value, c.q_lora_rank.value_or(0), c.intermediate_size,
-                   c.shared_experts * c.moe_intermediate_size});
-}
 
 }  // namespace
 
@@ -65,28 +42,26 @@ ByteCount gpu_weight_bytes(const Checkpoint& checkpoint, LayerRange layers) {
   return ByteCount(sum);
 }
 
-GpuWorkspace gpu_workspace(const KimiConfig& config, LayerRange layers, int64_t rows) {
+GpuWorkspace gpu_workspace(const ModelConfig& config, LayerRange layers, int64_t rows) {
   const int64_t hidden = config.hidden_size;
   const int64_t logits_rows = std::min(rows, kPlannedLogitsRows);
   const bool last = layers.end == LayerIndex(config.layer_count);
   int64_t width = 0;
   int64_t blocks = config.blocks_before(layers.begin);
   for (LayerIndex layer = layers.begin; layer < layers.end; ++layer) {
-    const bool kda = config.is_kda[static_cast<size_t>(layer.value)];
-    width = std::max({width, kda ? kda_width(config) : mla_width(config), mlp_width(config, layer)});
-    if (config.residual_block && layer.value % *config.residual_block == 0) ++blocks;
+    width = std::max({width, config.mixer_elements(layer), config.mlp_elements(layer)});
+    if (config.starts_block(layer)) ++blocks;
   }
   GpuWorkspace made;
   // Norm, output and the two mixes of a layer; the mix and norm before the head.
   made.layers = kFloat * (rows * (4 * hidden + width) + 2 * logits_rows * hidden) + kSlack;
   made.residual = kFloat * rows * (blocks + 1) * hidden + kSlack;
   if (last) made.residual += kFloat * logits_rows * (config.vocab_size + (blocks + 1) * hidden);
-  const int64_t gemm = kGemmBytes + 2 * rows * widest_input(config);
+  const int64_t gemm = kGemmBytes + 2 * rows * config.widest_input();
   const int64_t moe = config.experts > 0 ? kFloat * std::min(rows, kRowsAtOnce) * config.router.experts_per_token *
                                                (config.moe_intermediate_size + config.expert_width())
                                          : 0;
-  const int64_t attention =
-      kFloat * std::min(rows, kAttentionRows) * config.mla.heads * kAttentionParts * (2 + config.mla.latent);
+  const int64_t attention = kFloat * std::min(rows, kAttentionRows) * config.attention_scratch(kAttentionParts);
   const int64_t draw = last ? logits_rows * (kFloat * config.vocab_size + kTableBytes) : 0;
   made.operators = std::max({gemm, moe, attention, draw}) + kSlack;
   return made;

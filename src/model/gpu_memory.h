@@ -9,7 +9,7 @@
 namespace weft {
 
 class Checkpoint;
-struct KimiConfig;
+struct ModelConfig;
 struct ParamSpec;
 
 struct GpuMemory {
@@ -39,6 +39,6 @@ struct GpuWorkspace {
 
   [[nodiscard]] int64_t total() const { return layers + residual + operators; }
 };
-[[nodiscard]] GpuWorkspace gpu_workspace(const KimiConfig& config, LayerRange layers, int64_t rows);
+[[nodiscard]] GpuWorkspace gpu_workspace(const ModelConfig& config, LayerRange layers, int64_t rows);
 
 }  // namespace weft

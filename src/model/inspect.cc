@@ -21,9 +21,9 @@ namespace {
 
 constexpr int64_t kChunk = 8 << 20;  // bytes a thread reads at a time
 
-// Rows of K3 spec 4.2, in its order.
-constexpr std::string_view kClasses[] = {"routed experts", "KDA attention", "shared experts", "MLA attention",
-                                         "latent MoE",     "embedding",     "lm_head",        "dense MLP",
+// Rows of K3 spec 4.2, in its order, and those of Qwen3-Next.
+constexpr std::string_view kClasses[] = {"routed experts", "KDA attention", "shared experts", "MLA attention", "gated DeltaNet",
+                                         "GQA attention",  "latent MoE",    "embedding",      "lm_head",       "dense MLP",
                                          "router",         "AttnRes",       "norms"};
 
 std::string_view class_of(const ParamSpec& p) {
@@ -34,6 +34,8 @@ std::string_view class_of(const ParamSpec& p) {
   if (role.starts_with("moe.")) return "router";
   if (role.starts_with("kda.")) return "KDA attention";
   if (role.starts_with("mla.")) return "MLA attention";
+  if (role.starts_with("gdn.")) return "gated DeltaNet";
+  if (role.starts_with("gqa.")) return "GQA attention";
   if (role.starts_with("mlp.")) return "dense MLP";
   if (role.find("_res.") != std::string_view::npos) return "AttnRes";
   if (role == "embed") return "embedding";
@@ -163,14 +165,13 @@ class Verifier {
 };
 
 void count_tensors(const Checkpoint& checkpoint, Inspection& out) {
-  const KimiConfig& config = checkpoint.config();
+  const ModelConfig& config = checkpoint.config();
   const Inventory& inventory = checkpoint.inventory();
   std::map<std::string_view, Inspection::Class> classes;
   std::vector<std::set<uint32_t>> files(static_cast<size_t>(config.layer_count));
   for (int64_t l = 0; l < config.layer_count; ++l) {
     Inspection::Layer layer;
-    layer.kind = fmt::format("{} {}", config.is_kda[static_cast<size_t>(l)] ? "KDA" : "MLA",
-                             config.is_moe(LayerIndex(l)) ? "MoE" : "dense");
+    layer.kind = config.kind(LayerIndex(l));
     out.layers.push_back(std::move(layer));
   }
   for (const ParamSpec& p : checkpoint.params()) {
@@ -211,7 +212,7 @@ void read_small_tensors(const Checkpoint& checkpoint, Inspection& out) {
     if (p.matrix) continue;
     const std::optional<Failure> failure = guard([&] {
       if (p.storage == Storage::prefix)
-        (void)checkpoint.a_log(p.layer);
+        (void)checkpoint.prefix_f32(p.name);
       else
         (void)checkpoint.vector_f32(p.name);
     });
@@ -230,7 +231,7 @@ Inspection inspect(const InspectOptions& options) {
   checkpoint.require(checkpoint.all_layers());
   const Inventory& inventory = checkpoint.inventory();
   Inspection out;
-  out.config = checkpoint.config();
+  out.config = checkpoint.shared_config();
   out.folder = options.model.string();
   out.files = static_cast<int64_t>(inventory.files().size());
   out.file_bytes = inventory.file_bytes();

@@ -4,13 +4,14 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/json.h"
 #include "formats/inventory.h"
-#include "model/kimi_config.h"
+#include "model/model_config.h"
 
 namespace weft {
 
@@ -39,7 +40,7 @@ struct Inspection {
     std::vector<std::string> files;
   };
 
-  KimiConfig config;
+  std::shared_ptr<const ModelConfig> config;
   std::string folder;
   int64_t files = 0;
   int64_t file_bytes = 0;  // headers included

@@ -13,7 +13,7 @@ std::map<std::string, int64_t> kinds_of(const Inspection& inspection) {
   return kinds;
 }
 
-Json config_json(const KimiConfig& c) {
+Json config_json(const ModelConfig& c) {
   Json json = {{"model_type", c.model_type},
                {"hidden_size", c.hidden_size},
                {"layers", c.layer_count},
@@ -21,30 +21,8 @@ Json config_json(const KimiConfig& c) {
                {"max_context", c.max_context},
                {"eos_token_ids", c.eos_ids},
                {"tie_word_embeddings", c.tie_word_embeddings},
-               {"rms_norm_eps", c.rms_norm_eps},
-               {"kda", {{"heads", c.kda_heads}, {"head_dim", c.kda_head_dim}, {"conv_kernel", c.conv_kernel}}},
-               {"mla",
-                {{"heads", c.mla.heads},
-                 {"qk_nope_head_dim", c.mla.nope},
-                 {"qk_rope_head_dim", c.mla.rope},
-                 {"v_head_dim", c.mla.value},
-                 {"kv_lora_rank", c.mla.latent},
-                 {"output_gate", c.mla_output_gate}}},
-               {"activation", c.activation.kind == ops::Activation::Kind::situ ? "situ" : "silu"},
-               {"intermediate_size", c.intermediate_size}};
-  json["kda"]["gate_lower_bound"] = c.gate_lower_bound ? Json(*c.gate_lower_bound) : Json();
-  json["kda"]["full_rank_gate"] = c.full_rank_gate;
-  json["mla"]["q_lora_rank"] = c.q_lora_rank ? Json(*c.q_lora_rank) : Json();
-  if (c.experts > 0) {
-    json["moe"] = {{"experts", c.experts},
-                   {"experts_per_token", c.router.experts_per_token},
-                   {"shared_experts", c.shared_experts},
-                   {"intermediate_size", c.moe_intermediate_size},
-                   {"routed_scaling_factor", c.router.scale},
-                   {"renormalize", c.router.renormalize}};
-    json["moe"]["latent_size"] = c.latent_size ? Json(*c.latent_size) : Json();
-  }
-  json["residual_block"] = c.residual_block ? Json(*c.residual_block) : Json();
+               {"rms_norm_eps", c.rms_norm_eps}};
+  json.update(c.describe());
   json["quantized"] = !c.quantization.is_null();
   return json;
 }
@@ -52,8 +30,8 @@ Json config_json(const KimiConfig& c) {
 }  // namespace
 
 Json Inspection::to_json() const {
-  Json json = {{"folder", folder},         {"config", config_json(config)}, {"files", files},
-               {"file_bytes", file_bytes}, {"data_bytes", data_bytes},      {"tensors", tensors}};
+  Json json = {{"folder", folder},         {"config", config_json(*config)}, {"files", files},
+               {"file_bytes", file_bytes}, {"data_bytes", data_bytes},       {"tensors", tensors}};
   json["dtypes"] = Json::array();
   for (const DTypeTotal& d : dtypes)
     json["dtypes"].push_back({{"dtype", std::string(to_string(d.dtype))}, {"tensors", d.tensors}, {"bytes", d.bytes}});
@@ -80,19 +58,13 @@ Json Inspection::to_json() const {
 }
 
 std::string Inspection::to_text() const {
-  const KimiConfig& c = config;
+  const ModelConfig& c = *config;
   std::string out = fmt::format("{}: {}, {}, hidden {}, vocabulary {}, context {}\n", folder, c.model_type,
                                 counted(c.layer_count, "layer"), c.hidden_size, c.vocab_size, with_commas(c.max_context));
   std::vector<std::string> kinds;
   for (const auto& [kind, count] : kinds_of(*this)) kinds.push_back(fmt::format("{} {}", count, kind));
   out += fmt::format("layers: {}\n", fmt::join(kinds, ", "));
-  out += fmt::format("KDA {} heads of {}, MLA {} heads, latent {} + {}", c.kda_heads, c.kda_head_dim, c.mla.heads, c.mla.latent,
-                     c.mla.rope);
-  if (c.experts > 0)
-    out += fmt::format(", {} experts ({} a token, {} shared) of width {}", c.experts, c.router.experts_per_token,
-                       c.shared_experts, c.moe_intermediate_size);
-  if (c.latent_size) out += fmt::format(" on {}", *c.latent_size);
-  if (c.residual_block) out += fmt::format(", residual blocks of {} layers", *c.residual_block);
+  out += c.summary();
   out += fmt::format("\n{}, {}, {} bytes ({})\n", counted(files, "file"), counted(tensors, "tensor"), with_commas(file_bytes),
                      human_bytes(file_bytes));
   for (const DTypeTotal& d : dtypes)

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/units.h"
@@ -11,6 +12,9 @@
 #include "tensor/shape.h"
 
 namespace weft {
+
+// The recurrent state of linear attention, float32 in every profile; other slot tensors are rows of activations.
+inline constexpr std::string_view kRecurrentState = "S";
 
 // A float32 tensor of fixed size, part of a slot.
 struct SlotTensor {

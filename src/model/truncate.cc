@@ -24,6 +24,7 @@ Json truncated_config(Json json, bool nested, int64_t layers, bool filter_lists)
   text["num_hidden_layers"] = layers;
   if (!filter_lists) return json;
   for (const char* key : {"kda_layers", "full_attn_layers"}) {
+    if (!text.contains("linear_attn_config")) break;
     Json& list = text.at("linear_attn_config").at(key);
     Json kept = Json::array();
     for (const Json& number : list)
@@ -82,7 +83,7 @@ class Truncator {
     const Inventory& inventory = source_.inventory();
     kept_.resize(inventory.files().size());
     for (TensorId id = 0; id < inventory.size(); ++id) {
-      const std::optional<LayerIndex> layer = Checkpoint::layer_of(inventory.name(id));
+      const std::optional<LayerIndex> layer = source_.layer_of(inventory.name(id));
       if (layer && layer->value >= options_.layers) continue;
       kept_[inventory.file_index(id)].push_back(id);
       data_ += inventory.bytes(id);

@@ -6,7 +6,7 @@
 namespace weft {
 
 std::vector<TensorId> trunk_tensors(const Checkpoint& checkpoint, LayerRange range) {
-  const KimiConfig& config = checkpoint.config();
+  const ModelConfig& config = checkpoint.config();
   const bool tied_head = config.tie_word_embeddings && range.end == LayerIndex(config.layer_count);
   std::vector<TensorId> tensors;
   for (const ParamSpec& spec : checkpoint.params()) {

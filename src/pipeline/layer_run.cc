@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::string_view kPlace = "reference trace";
 
-void check_sizes(const KimiConfig& config, const Trace& reference) {
+void check_sizes(const ModelConfig& config, const Trace& reference) {
   const auto tokens = static_cast<int64_t>(reference.ids.size());
   const Shape hidden{config.layer_count + 1, tokens, config.hidden_size};
   if (reference.hidden.shape() != hidden) {
@@ -33,7 +33,7 @@ void check_sizes(const KimiConfig& config, const Trace& reference) {
 }
 
 // What the reference handed to layer `layer`. The block that layer b froze is the input of layer b.
-Boundary boundary_before(const KimiConfig& config, LayerIndex layer, ops::Profile profile, const Trace& reference) {
+Boundary boundary_before(const ModelConfig& config, LayerIndex layer, ops::Profile profile, const Trace& reference) {
   const auto input_of = [&](int64_t l) {
     const int64_t elements = reference.hidden.elements() / reference.hidden.shape()[0];
     const std::span<const float> values =
@@ -59,7 +59,7 @@ Boundary boundary_before(const KimiConfig& config, LayerIndex layer, ops::Profil
 }  // namespace
 
 Trace run_layers(const std::shared_ptr<const Checkpoint>& checkpoint, const LayerRunOptions& options, const Trace& reference) {
-  const KimiConfig& config = checkpoint->config();
+  const ModelConfig& config = checkpoint->config();
   check_sizes(config, reference);
   WorkerPool pool(options.threads);
   SingleRank single_rank;

@@ -16,7 +16,7 @@
 #include "base/json.h"
 #include "base/units.h"
 #include "model/checkpoint.h"
-#include "model/kimi_config.h"
+#include "model/model_config.h"
 #include "ops/context.h"
 
 namespace weft {
@@ -59,7 +59,7 @@ struct PlanModel {
 
 [[nodiscard]] PlanModel plan_model(const Checkpoint& checkpoint);
 // Before a download: published storage (experts MXFP4 where quantization_config is stated). Marked `estimated`.
-[[nodiscard]] PlanModel plan_model(const KimiConfig& config);
+[[nodiscard]] PlanModel plan_model(const std::shared_ptr<const ModelConfig>& config);
 
 struct PlanOptions {
   std::optional<int64_t> stages;        // --pp-size

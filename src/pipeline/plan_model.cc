@@ -12,33 +12,31 @@ namespace {
 // Bytes of expert `e` of a row of the table, or of the whole row when it is no expert.
 using BytesOf = std::function<int64_t(const ParamSpec& spec, int64_t e)>;
 
-// Elements of one row's activations that live at once, at most: projections of the mixer or of the MLP.
-int64_t activation_width(const KimiConfig& c, LayerIndex l) {
-  const int64_t mla = c.mla.heads * (c.mla.nope + c.mla.rope + 2 * c.mla.latent + 2 * c.mla.value) + c.mla.latent + c.mla.rope;
-  const int64_t mixer = c.is_kda[static_cast<size_t>(l.value)] ? 7 * c.kda_width() : mla;
-  const int64_t mlp =
-      c.is_moe(l) ? c.experts + 2 * c.expert_width() + 3 * c.shared_experts * c.moe_intermediate_size : 3 * c.intermediate_size;
-  return std::max(mixer, mlp);
-}
-
-PlanModel sizes(const KimiConfig& c, const std::vector<ParamSpec>& params, const BytesOf& bytes_of) {
+PlanModel sizes(const std::shared_ptr<const ModelConfig>& config, const std::vector<ParamSpec>& params,
+                const BytesOf& bytes_of) {
+  const ModelConfig& c = *config;
   PlanModel model;
   model.hidden_size = c.hidden_size;
   model.tied = c.tie_word_embeddings;
   model.experts_per_token = c.router.experts_per_token;
-  model.gpu_workspace = [c](LayerRange layers, int64_t rows) { return weft::gpu_workspace(c, layers, rows).total(); };
-  for (int64_t l = 0; l < c.layer_count; ++l) {
+  model.gpu_workspace = [config](LayerRange layers, int64_t rows) {
+    return weft::gpu_workspace(*config, layers, rows).total();
+  };
+  const StateLayout states = c.state_layout(c.all_layers());
+  for (LayerIndex l(0); l < LayerIndex(c.layer_count); ++l) {
     PlanModel::Layer layer;
-    const bool kda = c.is_kda[static_cast<size_t>(l)];
-    layer.kind = fmt::format("{} {}", kda ? "KDA" : "MLA", c.is_moe(LayerIndex(l)) ? "MoE" : "dense");
-    if (kda) {
-      layer.state_f32 = c.kda_heads * c.kda_head_dim * c.kda_head_dim * 4;
-      layer.state_values = (c.conv_kernel - 1) * 3 * c.kda_width();
-    } else {
-      layer.token_values = c.mla.latent + c.mla.rope;
+    layer.kind = c.kind(l);
+    const LayerState& state = states.at(l);
+    for (const SlotTensor& tensor : state.slot) {
+      if (tensor.name == kRecurrentState) {
+        layer.state_f32 += tensor.shape.elements() * 4;
+      } else {
+        layer.state_values += tensor.shape.elements();
+      }
     }
-    layer.width = activation_width(c, LayerIndex(l));
-    layer.planes_before = c.blocks_before(LayerIndex(l)) + 1;
+    layer.token_values = state.page_width;
+    layer.width = std::max(c.mixer_elements(l), c.mlp_elements(l));
+    layer.planes_before = c.blocks_before(l) + 1;
     model.layers.push_back(std::move(layer));
   }
   for (const ParamSpec& p : params) {
@@ -81,7 +79,7 @@ PlanModel sizes(const KimiConfig& c, const std::vector<ParamSpec>& params, const
 
 PlanModel plan_model(const Checkpoint& checkpoint) {
   const Inventory& inventory = checkpoint.inventory();
-  PlanModel model = sizes(checkpoint.config(), checkpoint.params(), [&](const ParamSpec& p, int64_t e) {
+  PlanModel model = sizes(checkpoint.shared_config(), checkpoint.params(), [&](const ParamSpec& p, int64_t e) {
     int64_t bytes = 0;
     for (const TensorId id : checkpoint.stored(p, e)) bytes += inventory.bytes(id);
     return bytes;
@@ -103,9 +101,9 @@ PlanModel plan_model(const Checkpoint& checkpoint) {
   return model;
 }
 
-PlanModel plan_model(const KimiConfig& config) {
-  const bool packed = !config.quantization.is_null();
-  PlanModel model = sizes(config, kimi_param_table(config), [&](const ParamSpec& p, int64_t) {
+PlanModel plan_model(const std::shared_ptr<const ModelConfig>& config) {
+  const bool packed = !config->quantization.is_null();
+  PlanModel model = sizes(config, config->params(), [&](const ParamSpec& p, int64_t) {
     const int64_t elements = p.shape.elements();
     return p.copies > 1 && packed ? elements / 2 + elements / 32 : elements * size_of(p.dtype);
   });

@@ -144,7 +144,7 @@ TEST(Checkpoint, GoldenModelGenerator) {
     row.push_back(bf16_to_f32(bits));
   }
   EXPECT_THAT(row, ::testing::ElementsAre(0.4609375F, 0.6171875F, -0.9453125F, -0.4921875F));
-  const Tensor a_log = checkpoint.a_log(LayerIndex(0));
+  const Tensor a_log = checkpoint.prefix_f32("model.layers.0.self_attn.A_log");
   EXPECT_THAT(std::vector<float>(a_log.as<float>().begin(), a_log.as<float>().end()),
               ::testing::ElementsAre(0.5546875F, 0.5390625F));
   const ops::ExpertView expert = checkpoint.expert(LayerIndex(1), 0);

@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "base/json.h"
-#include "model/kimi_config.h"
+#include "model/families/kimi_config.h"
 
 namespace weft {
 namespace {

@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "base/json.h"
+#include "model/families/kimi_config.h"
 
 namespace weft {
 namespace {
@@ -53,7 +54,7 @@ TEST(ParamTable, PublishedInventoryToTheByte) {
   std::map<std::string, Sum> parts;
   std::map<int64_t, Sum> layers;
   Sum total;
-  for (const ParamSpec& p : kimi_param_table(c)) {
+  for (const ParamSpec& p : c.params()) {
     add(c, p, parts[component(p)]);
     if (p.owner == Owner::layer) add(c, p, layers[p.layer.value]);
     add(c, p, total);
@@ -86,7 +87,7 @@ TEST(ParamTable, NamesAreUniqueAndOwned) {
     c.tie_word_embeddings = tied;
     std::map<std::string, int> seen;
     bool head = false;
-    for (const ParamSpec& p : kimi_param_table(c)) {
+    for (const ParamSpec& p : c.params()) {
       EXPECT_EQ(++seen[p.name], 1) << p.name;
       EXPECT_EQ(p.copies > 1, p.name.find("{}") != std::string::npos) << p.name;
       if (p.owner == Owner::layer) {
@@ -112,13 +113,13 @@ TEST(ParamTable, Splits) {
       {"moe.gate", Split::replicated},      {"moe.bias", Split::replicated},     {"moe.latent_down", Split::replicated},
       {"moe.latent_up", Split::replicated}, {"input_norm", Split::replicated},   {"attn_res.proj", Split::replicated}};
   std::map<std::string, Split> found;
-  for (const ParamSpec& p : kimi_param_table(published())) found[p.role] = p.split;
+  for (const ParamSpec& p : published().params()) found[p.role] = p.split;
   for (const auto& [role, split] : wanted) EXPECT_EQ(found.at(role), split) << role;
 }
 
 TEST(ParamTable, ExpertName) {
   bool found = false;
-  for (const ParamSpec& p : kimi_param_table(published()))
+  for (const ParamSpec& p : published().params())
     if (p.role == "moe.expert.w2" && p.layer == LayerIndex(92)) {
       found = true;
       EXPECT_EQ(expert_name(p, 895), "model.layers.92.block_sparse_moe.experts.895.w2.weight");

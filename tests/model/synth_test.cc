@@ -18,6 +18,7 @@
 #include "base/file.h"
 #include "formats/safetensors.h"
 #include "model/checkpoint.h"
+#include "model/families/kimi_config.h"
 #include "model/inspect.h"
 #include "model/truncate.h"
 
@@ -63,7 +64,7 @@ TEST(Synth, SmallModelLoads) {
   checkpoint.require(checkpoint.all_layers());
   checkpoint.check_small_tensors(checkpoint.all_layers());
   EXPECT_TRUE(checkpoint.notes().empty());
-  const KimiConfig& config = checkpoint.config();
+  const auto& config = dynamic_cast<const KimiConfig&>(checkpoint.config());
   EXPECT_EQ(config.layer_count, 5);
   EXPECT_EQ(config.is_kda, (std::vector<bool>{true, true, true, false, false}));  // the last is MLA, as in the release
   EXPECT_EQ(config.eos_ids, std::vector<int64_t>{512 - 254});                     // as far from the end as published
@@ -77,7 +78,7 @@ TEST(Synth, SmallModelLoads) {
   const std::optional<TensorId> stored = checkpoint.inventory().find("language_model.model.layers.1.self_attn.A_log");
   ASSERT_TRUE(stored.has_value());
   EXPECT_EQ(checkpoint.inventory().shape(*stored), (Shape{32}));  // two heads and a zero tail up to the head size
-  const Tensor a_log = checkpoint.a_log(LayerIndex(1));
+  const Tensor a_log = checkpoint.prefix_f32("model.layers.1.self_attn.A_log");
   for (const float value : a_log.as<float>()) {
     EXPECT_GE(value, 0.0F);
     EXPECT_LE(value, std::log(16.0F));

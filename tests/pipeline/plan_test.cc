@@ -25,9 +25,8 @@ using testing_support::TemporaryFolder;
 // The published model. Sizes from the configuration equal those of the release but for the zero tail of A_log: 32 values of 69
 // layers.
 PlanModel published() {
-  const KimiConfig config =
-      parse_kimi_config(read_json_file(WEFT_SOURCE_DIR "/tests/fixtures/kimi-k3-config.json"), "config.json");
-  PlanModel model = plan_model(config);
+  PlanModel model =
+      plan_model(parse_model_config(read_json_file(WEFT_SOURCE_DIR "/tests/fixtures/kimi-k3-config.json"), "config.json"));
   for (PlanModel::Layer& layer : model.layers)
     if (layer.kind.starts_with("KDA")) {
       layer.weights += 32 * 4;

@@ -137,7 +137,7 @@ double load(const std::filesystem::path& dir) {
   StageOptions options;
   options.layers = layers;
   const std::unique_ptr<Stage> stage = make_stage(checkpoint, options);
-  const KimiConfig& config = checkpoint->config();
+  const ModelConfig& config = checkpoint->config();
   std::vector<int32_t> all(static_cast<size_t>(config.experts));
   std::iota(all.begin(), all.end(), 0);
   MappedExperts experts(checkpoint);

@@ -1,105 +1,18 @@
-#include "model/kimi_config.h"
+#include "model/families/kimi_config.h"
 
-#include <cmath>
+#include <algorithm>
 #include <string_view>
+
+#include "model/config_section.h"
 
 namespace weft {
 namespace {
 
-// Bounds of this program, far above published sizes: they keep every product of sizes inside int64.
-constexpr int64_t kMaxLayers = 1024;
-constexpr int64_t kMaxExperts = 1 << 14;
-constexpr int64_t kMaxHeads = 1 << 14;
-constexpr int64_t kMaxHeadDim = 1 << 14;
-constexpr int64_t kMaxWidth = 1 << 18;
-constexpr int64_t kMaxDenseWidth = 1 << 22;
-constexpr int64_t kMaxVocab = (1LL << 31) - 1;
-constexpr int64_t kMaxTokens = 1LL << 40;
-constexpr int64_t kMaxConvKernel = 64;
 // The decay gate's range for which the 16-row chunked form stays inside float32 (K3 spec 1.5).
 constexpr double kLowestGate = -5.0;
 
-std::string shown(const Json& value) {
-  std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
-  if (text.size() > 80) text = text.substr(0, 77) + "...";
-  return text;
-}
-
-// One object of the configuration; `path` is its dotted name, empty for the top level.
-class Section {
- public:
-  Section(const Json& object, std::string path, std::string_view place)
-      : object_(object), path_(std::move(path)), place_(place) {
-    if (!object.is_object())
-      fail(ErrorKind::bad_checkpoint, place_, "{}: wanted an object, found {}", path_.empty() ? "configuration" : path_,
-           shown(object));
-  }
-
-  [[nodiscard]] std::string name(std::string_view key) const {
-    return path_.empty() ? std::string(key) : path_ + "." + std::string(key);
-  }
-  [[nodiscard]] bool has(std::string_view key) const { return object_.contains(key); }
-  // Present and not null.
-  [[nodiscard]] bool states(std::string_view key) const { return has(key) && !object_.at(std::string(key)).is_null(); }
-  [[nodiscard]] const Json& at(std::string_view key, std::string_view wanted) const {
-    const auto found = object_.find(key);
-    if (found == object_.end()) fail(ErrorKind::bad_checkpoint, place_, "{}: missing, wanted {}", name(key), wanted);
-    return *found;
-  }
-
-  [[nodiscard]] int64_t integer(std::string_view key, int64_t low, int64_t high) const {
-    const std::string wanted = fmt::format("an integer in {}..{}", low, high);
-    const Json& value = at(key, wanted);
-    const bool fits =
-        value.is_number_integer() && (!value.is_number_unsigned() || value.get<uint64_t>() <= static_cast<uint64_t>(INT64_MAX));
-    if (!fits || value.get<int64_t>() < low || value.get<int64_t>() > high) refuse(key, wanted);
-    return value.get<int64_t>();
-  }
-  [[nodiscard]] float positive(std::string_view key) const {
-    const Json& value = at(key, "a positive number");
-    if (!value.is_number()) refuse(key, "a positive number");
-    const float number = value.get<float>();
-    if (!std::isfinite(number) || number <= 0.0F) refuse(key, "a positive finite number");
-    return number;
-  }
-  [[nodiscard]] bool boolean(std::string_view key) const {
-    const Json& value = at(key, "true or false");
-    if (!value.is_boolean()) refuse(key, "true or false");
-    return value.get<bool>();
-  }
-  [[nodiscard]] std::string text(std::string_view key, std::string_view wanted) const {
-    const Json& value = at(key, wanted);
-    if (!value.is_string()) refuse(key, wanted);
-    return value.get<std::string>();
-  }
-  [[nodiscard]] Section section(std::string_view key) const { return {at(key, "an object"), name(key), place_}; }
-
-  [[noreturn]] void refuse(std::string_view key, std::string_view wanted, ErrorKind kind = ErrorKind::bad_checkpoint) const {
-    fail(kind, place_, "{}: wanted {}, found {}", name(key), wanted, shown(at(key, wanted)));
-  }
-
- private:
-  const Json& object_;
-  std::string path_;
-  std::string_view place_;
-};
-
-std::vector<int64_t> ids_of(const Section& section, int64_t vocab_size) {
-  constexpr std::string_view kWanted = "a token id or a list of token ids below vocab_size";
-  const Json& value = section.at("eos_token_id", kWanted);
-  std::vector<int64_t> ids;
-  const auto take = [&](const Json& one) {
-    if (!one.is_number_integer() || one.get<int64_t>() < 0 || one.get<int64_t>() >= vocab_size)
-      section.refuse("eos_token_id", kWanted);
-    ids.push_back(one.get<int64_t>());
-  };
-  if (value.is_array()) {
-    for (const Json& one : value) take(one);
-    if (ids.empty()) section.refuse("eos_token_id", kWanted);
-  } else {
-    take(value);
-  }
-  return ids;
+bool starts_with_any(std::string_view name, std::initializer_list<std::string_view> heads) {
+  return std::ranges::any_of(heads, [&](std::string_view head) { return name.starts_with(head); });
 }
 
 // The two 1-based lists -> is_kda. Entries above L are ignored (ruling R3); everything else must be a partition of 1..L.
@@ -192,14 +105,16 @@ void read_activation(const Section& text, KimiConfig& config) {
 void read_moe(const Section& text, bool k3, KimiConfig& config) {
   config.intermediate_size = text.integer("intermediate_size", 1, kMaxDenseWidth);
   config.experts = text.integer("num_experts", 0, kMaxExperts);
+  config.moe_layers.assign(static_cast<size_t>(config.layer_count), false);
   if (config.experts == 0) return;
   config.router.experts_per_token = text.integer("num_experts_per_token", 1, kMaxExperts);
   if (config.router.experts_per_token > config.experts)
     text.refuse("num_experts_per_token", fmt::format("at most num_experts, {}", config.experts));
   config.shared_experts = text.integer("num_shared_experts", 0, 64);
   config.moe_intermediate_size = text.integer("moe_intermediate_size", 1, kMaxWidth);
-  config.first_dense_layers = text.integer("first_k_dense_replace", 0, kMaxLayers);
-  config.moe_layer_freq = text.integer("moe_layer_freq", 1, kMaxLayers);
+  const int64_t first_dense = text.integer("first_k_dense_replace", 0, kMaxLayers);
+  const int64_t every = text.integer("moe_layer_freq", 1, kMaxLayers);
+  for (int64_t l = first_dense; l < config.layer_count; ++l) config.moe_layers[static_cast<size_t>(l)] = l % every == 0;
   config.router.renormalize = text.boolean("moe_renormalize");
   config.router.scale = text.positive("routed_scaling_factor");
   if (text.text("moe_router_activation_func", "\"sigmoid\"") != "sigmoid")
@@ -223,9 +138,9 @@ void read_moe(const Section& text, bool k3, KimiConfig& config) {
 KimiConfig parse_kimi_config(const Json& json, std::string_view place) {
   const Section top(json, "", place);
   KimiConfig config;
-  config.model_type = top.text("model_type", "\"kimi_k3\" or \"kimi_linear\"");
+  config.model_type = top.text("model_type", kSupportedModels);
   if (config.model_type != "kimi_k3" && config.model_type != "kimi_linear")
-    top.refuse("model_type", "\"kimi_k3\" or \"kimi_linear\"", ErrorKind::unsupported);
+    top.refuse("model_type", kSupportedModels, ErrorKind::unsupported);
   config.nested = config.model_type == "kimi_k3";
   if (!config.nested && top.has("text_config"))
     top.refuse("model_type", "\"kimi_k3\" beside text_config", ErrorKind::unsupported);
@@ -248,8 +163,8 @@ KimiConfig parse_kimi_config(const Json& json, std::string_view place) {
     fail(ErrorKind::bad_checkpoint, place, "{}: missing (and no {} either), wanted the longest context in tokens",
          text.name("max_position_embeddings"), "model_max_length");
   config.max_context = text.integer(context_key, 1, kMaxTokens);
-  config.eos_ids = ids_of(top.has("eos_token_id") ? top : text, config.vocab_size);
-  if (config.nested && top.has("eos_token_id") && text.has("eos_token_id") && ids_of(text, config.vocab_size) != config.eos_ids)
+  config.eos_ids = (top.has("eos_token_id") ? top : text).eos_ids(config.vocab_size);
+  if (config.nested && top.has("eos_token_id") && text.has("eos_token_id") && text.eos_ids(config.vocab_size) != config.eos_ids)
     text.refuse("eos_token_id", fmt::format("the top level's value, {}", shown(json.at("eos_token_id"))));
   if (text.has("attention_bias") && text.boolean("attention_bias"))
     text.refuse("attention_bias", "false (no linear layer has a bias)", ErrorKind::unsupported);
@@ -282,9 +197,107 @@ KimiConfig parse_kimi_config(const Json& json, std::string_view place) {
   return config;
 }
 
-KimiConfig load_kimi_config(const std::filesystem::path& model_dir) {
-  const std::filesystem::path path = model_dir / "config.json";
-  return parse_kimi_config(read_json_file(path), path.string());
+std::string KimiConfig::canonical_name(std::string_view stored) const {
+  constexpr std::string_view kPrefix = "language_model.";
+  if (stored.starts_with(kPrefix)) stored.remove_prefix(kPrefix.size());
+  std::string modern(stored);
+  // Spellings of older conversions (K3 spec 2.1).
+  if (stored.ends_with("_weight")) {
+    for (const std::string_view stem : {"self_attention_res", "mlp_res", "output_attn_res"})
+      for (const std::string_view kind : {"proj", "norm"}) {
+        const std::string old = fmt::format("{}.{}_weight", stem, kind);
+        if (stored.ends_with(old))
+          return fmt::format("{}{}_{}.weight", stored.substr(0, stored.size() - old.size()), stem, kind);
+      }
+  }
+  constexpr std::string_view kAlias = "block_sparse_moe.e_score_correction_bias";
+  if (stored.ends_with(kAlias))
+    modern.insert(stored.size() - kAlias.size() + std::string_view("block_sparse_moe.").size(), "gate.");
+  return modern;
+}
+
+bool KimiConfig::is_vision(std::string_view name) const {
+  return starts_with_any(name, {"vision_tower.", "mm_projector.", "vision_model.", "multi_modal_projector."});
+}
+
+bool KimiConfig::is_mtp(std::string_view name) const { return starts_with_any(name, {"model.mtp", "mtp"}); }
+
+StateLayout KimiConfig::state_layout(LayerRange layers) const {
+  StateLayout layout(layers);
+  for (LayerIndex layer = layers.begin; layer < layers.end; ++layer) {
+    if (kda_at(layer)) {
+      const Shape history{conv_kernel - 1, kda_width()};
+      layout.add_slot_layer(
+          layer,
+          {{"S", {kda_heads, kda_head_dim, kda_head_dim}}, {"conv_q", history}, {"conv_k", history}, {"conv_v", history}});
+    } else {
+      layout.add_page_layer(layer, {{"latent", mla.latent}, {"pe", mla.rope}});
+    }
+  }
+  return layout;
+}
+
+int64_t KimiConfig::mixer_elements(LayerIndex layer) const {
+  if (kda_at(layer)) return 11 * kda_width() + 2 * kda_head_dim + kda_heads;
+  const int64_t query = 2 * q_lora_rank.value_or(0) + mla.heads * (mla.nope + mla.rope);
+  const int64_t cached = 2 * mla.latent + mla.rope;
+  return query + cached + mla.heads * (2 * mla.latent + 3 * mla.value);
+}
+
+int64_t KimiConfig::mlp_elements(LayerIndex layer) const {
+  if (!is_moe(layer)) return 3 * intermediate_size;
+  const int64_t chosen = router.experts_per_token;
+  const int64_t always = experts + 2 * chosen + 1 + 2 * expert_width() + hidden_size;
+  const int64_t shared = 3 * shared_experts * moe_intermediate_size;
+  return always + std::max(shared, expert_width() + hidden_size);
+}
+
+int64_t KimiConfig::widest_input() const {
+  return std::max({hidden_size, kda_width(), mla.heads * mla.value, q_lora_rank.value_or(0), intermediate_size,
+                   shared_experts * moe_intermediate_size});
+}
+
+ModelConfig::MixerOperations KimiConfig::mixer_operations(LayerIndex layer) const {
+  if (kda_at(layer)) return {kda_heads * 7 * kda_head_dim * kda_head_dim, 0};
+  return {0, mla.heads * 2 * (2 * mla.latent + mla.rope)};
+}
+
+Json KimiConfig::describe() const {
+  Json json = {{"kda", {{"heads", kda_heads}, {"head_dim", kda_head_dim}, {"conv_kernel", conv_kernel}}},
+               {"mla",
+                {{"heads", mla.heads},
+                 {"qk_nope_head_dim", mla.nope},
+                 {"qk_rope_head_dim", mla.rope},
+                 {"v_head_dim", mla.value},
+                 {"kv_lora_rank", mla.latent},
+                 {"output_gate", mla_output_gate}}},
+               {"activation", activation.kind == ops::Activation::Kind::situ ? "situ" : "silu"},
+               {"intermediate_size", intermediate_size}};
+  json["kda"]["gate_lower_bound"] = gate_lower_bound ? Json(*gate_lower_bound) : Json();
+  json["kda"]["full_rank_gate"] = full_rank_gate;
+  json["mla"]["q_lora_rank"] = q_lora_rank ? Json(*q_lora_rank) : Json();
+  if (experts > 0) {
+    json["moe"] = {{"experts", experts},
+                   {"experts_per_token", router.experts_per_token},
+                   {"shared_experts", shared_experts},
+                   {"intermediate_size", moe_intermediate_size},
+                   {"routed_scaling_factor", router.scale},
+                   {"renormalize", router.renormalize}};
+    json["moe"]["latent_size"] = latent_size ? Json(*latent_size) : Json();
+  }
+  json["residual_block"] = residual_block ? Json(*residual_block) : Json();
+  return json;
+}
+
+std::string KimiConfig::summary() const {
+  std::string out =
+      fmt::format("KDA {} heads of {}, MLA {} heads, latent {} + {}", kda_heads, kda_head_dim, mla.heads, mla.latent, mla.rope);
+  if (experts > 0)
+    out += fmt::format(", {} experts ({} a token, {} shared) of width {}", experts, router.experts_per_token, shared_experts,
+                       moe_intermediate_size);
+  if (latent_size) out += fmt::format(" on {}", *latent_size);
+  if (residual_block) out += fmt::format(", residual blocks of {} layers", *residual_block);
+  return out;
 }
 
 }  // namespace weft
