@@ -14,6 +14,9 @@ constexpr const char* kExamples = R"(Examples:
   The complete published K3 layout with holes instead of data: 96 shards that take little disk:
     weft synth --preset k3 --sparse -o /tmp/k3-sparse
 
+  The same of Qwen3-Next 80B-A3B:
+    weft synth --preset qwen3-next --sparse -o /tmp/qwen-sparse
+
   A model of 1 MB with random weights; weft check -m /tmp/tiny runs it:
     weft synth --layers 5 -o /tmp/tiny --set hidden_size=64 --set intermediate_size=96 \
       --set num_attention_heads=2 --set num_key_value_heads=2 --set q_lora_rank=32 --set kv_lora_rank=32 \
@@ -43,7 +46,7 @@ void add_synth(CLI::App& app, Command& command) {
   SynthOptions& options = flags->options;
   CLI::App* sub = app.add_subcommand("synth", "Write a random checkpoint in the published layout");
   sub->footer(kExamples);
-  sub->add_option("--preset", options.preset, "The published model to follow")->capture_default_str();
+  sub->add_option("--preset", options.preset, "The published model to follow: k3 or qwen3-next")->capture_default_str();
   sub->add_option("--layers", options.layers, "Number of layers; default: the preset's")->check(whole_number(1, 1U << 20U));
   sub->add_option("--set", options.set, "KEY=VALUE of the text configuration; may be repeated")->type_name("KEY=VALUE");
   sub->add_flag("--sparse", options.sparse, "Real headers, holes instead of data");

@@ -4,13 +4,15 @@
 #include <cmath>
 #include <cstring>
 #include <map>
+#include <memory>
 #include <span>
 
 #include "base/file.h"
 #include "base/new_folder.h"
 #include "base/plural.h"
 #include "formats/safetensors.h"
-#include "model/kimi_config.h"
+#include "model/families/kimi_config.h"
+#include "model/model_config.h"
 #include "model/param_table.h"
 #include "tensor/bf16.h"
 
@@ -19,7 +21,6 @@ namespace {
 
 constexpr std::string_view kPlace = "synth";
 constexpr int64_t kPublishedHidden = 7168;
-constexpr int64_t kPublishedVocab = 163840;
 constexpr size_t kChunk = 1 << 20;  // bytes generated at a time
 
 // K3 spec 1.1 to 1.4.
@@ -62,6 +63,29 @@ constexpr const char* kK3Config = R"({
  "vision_config": {"mm_hidden_size": 1024, "patch_size": 14, "text_hidden_size": 7168, "vt_hidden_size": 1024,
   "vt_intermediate_size": 4096, "vt_num_attention_heads": 12, "vt_num_hidden_layers": 27}
 })";
+
+// Qwen3-Next spec 1.1 and 1.2.
+constexpr const char* kQwen3NextConfig = R"({
+ "architectures": ["Qwen3NextForCausalLM"], "attention_bias": false, "attention_dropout": 0.0, "bos_token_id": 151643,
+ "decoder_sparse_step": 1, "eos_token_id": 151645, "full_attention_interval": 4, "head_dim": 256, "hidden_act": "silu",
+ "hidden_size": 2048, "initializer_range": 0.02, "intermediate_size": 5120, "linear_conv_kernel_dim": 4,
+ "linear_key_head_dim": 128, "linear_num_key_heads": 16, "linear_num_value_heads": 32, "linear_value_head_dim": 128,
+ "max_position_embeddings": 262144, "mlp_only_layers": [], "model_type": "qwen3_next", "moe_intermediate_size": 512,
+ "norm_topk_prob": true, "num_attention_heads": 16, "num_experts": 512, "num_experts_per_tok": 10, "num_hidden_layers": 48,
+ "num_key_value_heads": 2, "output_router_logits": false, "pad_token_id": 151643, "partial_rotary_factor": 0.25,
+ "rms_norm_eps": 1e-06, "rope_scaling": null, "rope_theta": 10000000, "router_aux_loss_coef": 0.001,
+ "shared_expert_intermediate_size": 512, "tie_word_embeddings": false, "torch_dtype": "bfloat16", "use_cache": true,
+ "vocab_size": 151936
+})";
+
+Json preset_config(std::string_view preset) {
+  if (preset == "k3") return parse_json(kK3Config, kPlace, ErrorKind::internal);
+  if (preset == "qwen3-next") return parse_json(kQwen3NextConfig, kPlace, ErrorKind::internal);
+  fail(ErrorKind::bad_input, kPlace, "--preset: wanted k3 or qwen3-next, found '{}'", preset);
+}
+
+// The object with the keys of the text model.
+Json& text_of(Json& config) { return config.contains("text_config") ? config.at("text_config") : config; }
 
 void apply_setting(Json& text, const std::string& setting, std::vector<std::string>& changed) {
   const size_t equals = setting.find('=');
@@ -129,11 +153,15 @@ struct Planned {
 class Writer {
  public:
   Writer(const SynthOptions& options, const std::function<void(int64_t, int64_t)>& progress)
-      : options_(options), progress_(progress), json_(synth_config(options)), config_(parse_kimi_config(json_, kPlace)) {}
+      : options_(options),
+        progress_(progress),
+        json_(synth_config(options)),
+        shared_config_(parse_model_config(json_, kPlace)),
+        config_(*shared_config_) {}
 
   SynthReport run() {
     NewFolder folder(options_.out, kPlace);
-    const std::vector<ParamSpec> table = kimi_param_table(config_);
+    const std::vector<ParamSpec> table = config_.params();
     const bool vision = json_.contains("vision_config");
     files_ = config_.layer_count + 1 + (vision ? 2 : 0);
     for (const ParamSpec& p : table) total_ += planned_bytes(p);
@@ -180,7 +208,9 @@ class Writer {
   }
   // A_log is padded to the head size where it is shorter (K3 spec 2.5).
   [[nodiscard]] Shape stored_shape(const ParamSpec& p) const {
-    return p.storage == Storage::prefix ? Shape{std::max(p.shape.elements(), config_.kda_head_dim)} : p.shape;
+    const auto* const kimi = dynamic_cast<const KimiConfig*>(&config_);
+    if (p.storage != Storage::prefix || kimi == nullptr) return p.shape;
+    return Shape{std::max(p.shape.elements(), kimi->kda_head_dim)};
   }
   [[nodiscard]] int64_t planned_bytes(const ParamSpec& p) const {
     const int64_t elements = stored_shape(p).elements();
@@ -188,7 +218,7 @@ class Writer {
   }
 
   void plan(const ParamSpec& p, std::vector<Planned>& out) const {
-    const std::string prefix = config_.nested ? "language_model." : "";
+    const std::string prefix = config_.name_prefix();
     for (int64_t e = 0; e < p.copies; ++e) {
       const std::string name = prefix + expert_name(p, e);
       if (packs(p)) {
@@ -205,12 +235,12 @@ class Writer {
         continue;
       }
       Planned tensor{{name, p.dtype, stored_shape(p)}};
-      if (p.role.ends_with("norm") || p.role.ends_with(".norm")) {
-        tensor.fill = Fill::ones;
-      } else if (p.role == "kda.a_log") {
+      if (p.role.ends_with("norm")) {
+        tensor.fill = config_.zero_centred_norm(p.role) ? Fill::small : Fill::ones;
+      } else if (p.role.ends_with(".a_log")) {
         tensor.fill = Fill::a_log;
         tensor.live = p.shape.elements();
-      } else if (p.role == "kda.dt_bias" || p.role == "moe.bias") {
+      } else if (p.role.ends_with(".dt_bias") || p.role == "moe.bias") {
         tensor.fill = Fill::small;
       } else if (p.role != "embed") {
         tensor.deviation = 1.0F / std::sqrt(static_cast<float>(p.shape.last()));
@@ -308,7 +338,8 @@ class Writer {
   const SynthOptions& options_;
   const std::function<void(int64_t, int64_t)>& progress_;
   Json json_;
-  KimiConfig config_;
+  std::shared_ptr<const ModelConfig> shared_config_;
+  const ModelConfig& config_;
   int64_t files_ = 0;
   int64_t total_ = 0;
   std::string index_;
@@ -319,9 +350,9 @@ class Writer {
 }  // namespace
 
 Json synth_config(const SynthOptions& options) {
-  if (options.preset != "k3") fail(ErrorKind::bad_input, kPlace, "--preset: wanted k3, found '{}'", options.preset);
-  Json json = parse_json(kK3Config, kPlace, ErrorKind::internal);
-  Json& text = json.at("text_config");
+  Json json = preset_config(options.preset);
+  Json& text = text_of(json);
+  const int64_t published_vocab = text.at("vocab_size").get<int64_t>();
   std::vector<std::string> changed;
   for (const std::string& setting : options.set) apply_setting(text, setting, changed);
   const auto set_by_user = [&](std::string_view key) { return std::ranges::find(changed, key) != changed.end(); };
@@ -331,26 +362,29 @@ Json synth_config(const SynthOptions& options) {
     text["num_hidden_layers"] = *options.layers;
   }
 
-  Json& linear = text.at("linear_attn_config");
-  if (!set_by_user("linear_attn_config.kda_layers") && !set_by_user("linear_attn_config.full_attn_layers") &&
-      text.at("num_hidden_layers").is_number_integer()) {
+  if (text.contains("linear_attn_config") && !set_by_user("linear_attn_config.kda_layers") &&
+      !set_by_user("linear_attn_config.full_attn_layers") && text.at("num_hidden_layers").is_number_integer()) {
+    Json& linear = text.at("linear_attn_config");
     const int64_t layers = std::min<int64_t>(text.at("num_hidden_layers").get<int64_t>(), 1 << 16);
     for (int64_t number = 1; number <= layers; ++number)
       linear.at(number % 4 == 0 || number == layers ? "full_attn_layers" : "kda_layers").push_back(number);
   }
 
   const Json& vocab = text.at("vocab_size");
-  if (vocab.is_number_integer() && vocab.get<int64_t>() != kPublishedVocab && vocab.get<int64_t>() > 0) {
+  if (vocab.is_number_integer() && vocab.get<int64_t>() != published_vocab && vocab.get<int64_t>() > 0) {
     const int64_t size = vocab.get<int64_t>();
-    const auto moved = [&](const Json& id) { return std::max<int64_t>(0, size - (kPublishedVocab - id.get<int64_t>())); };
+    const auto moved = [&](const Json& id) { return std::max<int64_t>(0, size - (published_vocab - id.get<int64_t>())); };
     for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"})
       if (!set_by_user(key)) text[key] = moved(text.at(key));
-    json["media_placeholder_token_id"] = moved(json.at("media_placeholder_token_id"));
+    constexpr const char* kMedia = "media_placeholder_token_id";
+    if (json.contains(kMedia)) json[kMedia] = moved(json.at(kMedia));
   }
-  for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id", "tie_word_embeddings"}) json[key] = text.at(key);
+  for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id", "tie_word_embeddings"}) {
+    if (&text != &json) json[key] = text.at(key);
+  }
   if (!options.vision || text.at("hidden_size") != kPublishedHidden) json.erase("vision_config");
   try {
-    (void)parse_kimi_config(json, "config.json");
+    (void)parse_model_config(json, "config.json");
   } catch (const Error& error) {
     fail(ErrorKind::bad_input, kPlace, "--layers/--set give an invalid configuration: {}", error.what());
   }

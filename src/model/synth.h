@@ -14,7 +14,7 @@
 namespace weft {
 
 struct SynthOptions {
-  std::string preset = "k3";
+  std::string preset = "k3";  // or "qwen3-next"
   std::optional<int64_t>
       layers;  // num_hidden_layers; the layer lists follow the published rule (every fourth and the last: MLA)
   std::vector<std::string> set;  // "hidden_size=256", "linear_attn_config.head_dim=32": keys of the text configuration
@@ -34,7 +34,7 @@ struct SynthReport {
   [[nodiscard]] std::string to_text() const;
 };
 
-// The config.json that `options` describe; valid by parse_kimi_config. Throws bad_input for an unknown preset or key, or a
+// The config.json that `options` describe; valid by parse_model_config. Throws bad_input for an unknown preset or key, or a
 // value that makes the configuration invalid. With another vocab_size the special ids keep their distance from its end.
 [[nodiscard]] Json synth_config(const SynthOptions& options);
 

@@ -200,11 +200,13 @@ TEST_P(Bits, EverySplitIntoTwoAndThreeStages) {
 std::vector<Case> cases() {
   std::vector<Case> made;
   for (const ops::Profile profile : {ops::Profile::exact, ops::Profile::bf16}) {
-    for (const std::string name : {"tiny-k3-8l", "tiny-kimi-linear"}) {
+    for (const std::string name : {"tiny-k3-8l", "tiny-kimi-linear", "tiny-qwen3-next-8l"}) {
       made.push_back({name, ops::Backend::reference, profile});
       for (const int64_t target : ops::dispatch_targets()) made.push_back({name, ops::Backend::cpu, profile, target});
     }
-    made.push_back({"tiny-k3-26l", ops::Backend::cpu, profile});
+    for (const std::string name : {"tiny-k3-26l", "tiny-kimi-linear-hf", "tiny-qwen3-next-tied-mlponly"}) {
+      made.push_back({name, ops::Backend::cpu, profile});
+    }
   }
   return made;
 }

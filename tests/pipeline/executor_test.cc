@@ -107,7 +107,8 @@ INSTANTIATE_TEST_SUITE_P(Cuts, Splits,
 
 // What the plan says of a model and what the running model says are the same numbers.
 TEST(Plan, AgreesWithTheRunningModel) {
-  for (const auto& dir : {fixture("tiny-k3-8l"), fixture("tiny-kimi-linear"), k3_mini()}) {
+  for (const auto& dir : {fixture("tiny-k3-8l"), fixture("tiny-kimi-linear"), fixture("tiny-qwen3-next-8l"),
+                          fixture("tiny-qwen3-next-tied-mlponly"), k3_mini()}) {
     const auto checkpoint = std::make_shared<const Checkpoint>(dir);
     const auto executor = open_executor(checkpoint, {.cuts = {2}});
     PlanOptions whole;

@@ -83,5 +83,36 @@ TEST(PublishedLayout, ToTheByte) {
   EXPECT_LT(usage.ru_maxrss, 500 * 1024);  // KiB
 }
 
+// Qwen3-Next 80B-A3B in bf16 (Qwen3-Next spec 2.1, 4.1, 4.2 and 5).
+TEST(PublishedLayout, Qwen3Next) {
+  const TemporaryFolder dir;
+  SynthOptions options;
+  options.preset = "qwen3-next";
+  options.sparse = true;
+  options.out = dir.path() / "qwen";
+  (void)synthesize(options);
+  const Inspection qwen = inspect({.model = options.out});
+  EXPECT_EQ(qwen.text.parameters, 79'674'391'296);
+  EXPECT_EQ(qwen.text.bytes, 2 * 79'674'391'296);
+  using Row = std::tuple<std::string, int64_t>;
+  std::vector<Row> rows;
+  for (const Inspection::Class& c : qwen.classes) rows.emplace_back(c.name, c.parameters);
+  EXPECT_THAT(rows, ::testing::ElementsAre(
+                        Row{"routed experts", 48 * 1'610'612'736}, Row{"shared experts", 48 * 3'145'728},
+                        Row{"gated DeltaNet", 36 * 33'718'464}, Row{"GQA attention", 12 * 27'263'488}, Row{"embedding", 311'164'928},
+                        Row{"lm_head", 311'164'928}, Row{"router", 48 * 1'050'624}, Row{"norms", 198'656}));
+  EXPECT_EQ(qwen.layers[3].kind, "GQA MoE");
+  EXPECT_EQ(qwen.layers[4].kind, "GDN MoE");
+
+  const Checkpoint checkpoint(options.out);
+  const PlanModel model = plan_model(checkpoint);
+  PlanOptions plan;
+  plan.stages = 1;
+  plan.profile = ops::Profile::bf16;
+  const Plan made = make_plan(model, plan);
+  EXPECT_EQ(made.read_per_token, 2 * (3'252'599'552 + 311'164'928 + 2048));  // active weights, head, one row of the embedding
+  EXPECT_EQ(checkpoint.mapped().shards, 0);
+}
+
 }  // namespace
 }  // namespace weft
