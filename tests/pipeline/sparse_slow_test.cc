@@ -93,14 +93,14 @@ TEST(PublishedLayout, Qwen3Next) {
   (void)synthesize(options);
   const Inspection qwen = inspect({.model = options.out});
   EXPECT_EQ(qwen.text.parameters, 79'674'391'296);
-  EXPECT_EQ(qwen.text.bytes, 2 * 79'674'391'296);
+  EXPECT_EQ(qwen.text.bytes, 2 * 79'674'391'296LL);
   using Row = std::tuple<std::string, int64_t>;
   std::vector<Row> rows;
   for (const Inspection::Class& c : qwen.classes) rows.emplace_back(c.name, c.parameters);
-  EXPECT_THAT(rows, ::testing::ElementsAre(
-                        Row{"routed experts", 48 * 1'610'612'736}, Row{"shared experts", 48 * 3'145'728},
-                        Row{"gated DeltaNet", 36 * 33'718'464}, Row{"GQA attention", 12 * 27'263'488}, Row{"embedding", 311'164'928},
-                        Row{"lm_head", 311'164'928}, Row{"router", 48 * 1'050'624}, Row{"norms", 198'656}));
+  EXPECT_THAT(rows, ::testing::ElementsAre(Row{"routed experts", 48 * 1'610'612'736LL}, Row{"shared experts", 48 * 3'145'728},
+                                           Row{"gated DeltaNet", 36 * 33'718'464LL}, Row{"GQA attention", 12 * 27'263'488},
+                                           Row{"embedding", 311'164'928}, Row{"lm_head", 311'164'928},
+                                           Row{"router", 48 * 1'050'624}, Row{"norms", 198'656}));
   EXPECT_EQ(qwen.layers[3].kind, "GQA MoE");
   EXPECT_EQ(qwen.layers[4].kind, "GDN MoE");
 
@@ -110,7 +110,7 @@ TEST(PublishedLayout, Qwen3Next) {
   plan.stages = 1;
   plan.profile = ops::Profile::bf16;
   const Plan made = make_plan(model, plan);
-  EXPECT_EQ(made.read_per_token, 2 * (3'252'599'552 + 311'164'928 + 2048));  // active weights, head, one row of the embedding
+  EXPECT_EQ(made.read_per_token, 2 * (3'252'599'552LL + 311'164'928 + 2048));  // active weights, head, one row of the embedding
   EXPECT_EQ(checkpoint.mapped().shards, 0);
 }
 
