@@ -20,10 +20,12 @@ namespace {
 using namespace testing_support;
 
 constexpr double kLogits = 1e-4;  // issue M3, line 2
-const std::vector<std::string> kModels = {"tiny-k3-8l", "tiny-k3-26l", "tiny-kimi-linear"};
+const std::vector<std::string> kModels = {"tiny-k3-8l", "tiny-k3-26l", "tiny-kimi-linear", "tiny-qwen3-next-8l",
+                                          "tiny-qwen3-next-tied-mlponly"};
 
 std::vector<int32_t> prompt_of(const std::string& model) {
-  return Goldens(fixture(model) / "goldens.safetensors").ids("input_ids");
+  const Goldens goldens(fixture(model) / "goldens.safetensors");
+  return goldens.ids(goldens.has("input_ids") ? "input_ids" : "p3.ids");
 }
 
 // The logits of the tokens after a state that was saved by one executor and is continued by another.

@@ -95,6 +95,32 @@ TEST(Synth, SmallModelLoads) {
   EXPECT_EQ(read_json_file(options.out / "generation_config.json").at("eos_token_id"), 512 - 254);
 }
 
+// Qwen3-Next: norms are zero-centred but for the gated one; a model that computes.
+TEST(Synth, Qwen3Next) {
+  const TemporaryFolder dir;
+  SynthOptions options = testing_support::small_qwen(dir.path() / "qwen");
+  (void)synthesize(options);
+  const Checkpoint checkpoint(options.out);
+  checkpoint.require(checkpoint.all_layers());
+  checkpoint.check_small_tensors(checkpoint.all_layers());
+  EXPECT_TRUE(checkpoint.notes().empty());
+  EXPECT_EQ(checkpoint.config().kind(LayerIndex(3)), "GQA MoE");
+  EXPECT_EQ(checkpoint.config().eos_ids, std::vector<int64_t>{512 - (151936 - 151645)});
+  const Tensor norm = checkpoint.vector_f32("model.layers.0.input_layernorm.weight");
+  for (const float value : norm.as<float>()) EXPECT_LT(value, 0.5F);
+  const Tensor gated = checkpoint.vector_f32("model.layers.0.linear_attn.norm.weight");
+  for (const float value : gated.as<float>()) EXPECT_EQ(value, 1.0F);
+  const Tensor a_log = checkpoint.vector_f32("model.layers.0.linear_attn.A_log");
+  for (const float value : a_log.as<float>()) {
+    EXPECT_GE(value, 0.0F);
+    EXPECT_LE(value, std::log(16.0F) + 0.02F);  // stored in bf16
+  }
+  options.preset = "qwen4";
+  options.out = dir.path() / "other";
+  EXPECT_THAT(refusal([&] { (void)synthesize(options); }, ErrorKind::bad_input),
+              HasSubstr("wanted k3 or qwen3-next, found 'qwen4'"));
+}
+
 TEST(Synth, SeedDecidesEveryByte) {
   const TemporaryFolder dir;
   const auto bytes = [&](const std::string& name, uint64_t seed) {
@@ -175,7 +201,7 @@ TEST(Truncate, CopiesLoad) {
 
 TEST(Truncate, FixturesOfOtherPrograms) {
   const TemporaryFolder dir;
-  for (const char* name : {"tiny-k3-8l", "tiny-kimi-linear", "tiny-kimi-linear-hf"}) {
+  for (const char* name : {"tiny-k3-8l", "tiny-kimi-linear", "tiny-kimi-linear-hf", "tiny-qwen3-next-8l"}) {
     SCOPED_TRACE(name);
     const TruncateReport report = truncate_checkpoint({.model = fixture(name), .out = dir.path() / name, .layers = 4});
     const Checkpoint copy(dir.path() / name);
@@ -185,6 +211,8 @@ TEST(Truncate, FixturesOfOtherPrograms) {
   }
   const Json hf = read_json_file(dir.path() / "tiny-kimi-linear-hf/config.json");
   EXPECT_EQ(hf.at("layer_types").size(), 4U);
+  const Json qwen = read_json_file(dir.path() / "tiny-qwen3-next-8l/config.json");
+  EXPECT_EQ(qwen.at("layer_types").size(), 4U);
 }
 
 TEST(Truncate, Refusals) {

@@ -15,12 +15,8 @@ namespace {
 
 using testing_support::TemporaryFolder;
 
-TEST(Synth, LogitsAreFinite) {
-  const TemporaryFolder dir;
-  SynthOptions options = testing_support::small_synth(dir.path() / "model");
-  options.layers = 6;
-  (void)synthesize(options);
-  const auto executor = testing_support::open_executor(options.out);
+void expect_logits_of_a_model(const std::filesystem::path& dir) {
+  const auto executor = testing_support::open_executor(dir);
   std::vector<int32_t> ids;
   for (int32_t i = 0; i < 70; ++i) ids.push_back(i * 37 % 512);
   const std::vector<float> logits = testing_support::logits_of(*executor, ids, 70);
@@ -33,6 +29,21 @@ TEST(Synth, LogitsAreFinite) {
   const double deviation = std::sqrt(squares / static_cast<double>(logits.size()));
   EXPECT_GT(deviation, 0.1);
   EXPECT_LT(deviation, 10.0);
+}
+
+TEST(Synth, LogitsAreFinite) {
+  const TemporaryFolder dir;
+  SynthOptions options = testing_support::small_synth(dir.path() / "model");
+  options.layers = 6;
+  (void)synthesize(options);
+  expect_logits_of_a_model(options.out);
+}
+
+TEST(Synth, LogitsOfQwen3NextAreFinite) {
+  const TemporaryFolder dir;
+  SynthOptions options = testing_support::small_qwen(dir.path() / "model");
+  (void)synthesize(options);
+  expect_logits_of_a_model(options.out);
 }
 
 }  // namespace
