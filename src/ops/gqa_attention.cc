@@ -13,7 +13,7 @@ void gqa_attention(Context& context, const GqaShape& shape, TensorView q, std::s
   check_tensor("gqa_attention", "q", q, {rows, shape.heads * shape.size});
   check_tensor("gqa_attention", "out", out, {rows, shape.heads * shape.size});
   if (!context.on_gpu()) check_segments("gqa_attention", segments, rows);
-  const auto run = context.on_gpu() ? cuda::gqa_attention : reference::gqa_attention;
+  const auto run = context.on_gpu() ? cuda::gqa_attention : context.reference() ? reference::gqa_attention : cpu::gqa_attention;
   run(context, shape, q, segments, out);
 }
 

@@ -22,7 +22,7 @@ void choose_experts(const RouterRule& rule, int64_t row, std::span<const float> 
   for (size_t e = 0; e < experts; ++e) {
     const float unbiased = softmax ? logits[e] : scores[e];
     selection[e] = softmax || on(Fault::router_bias_ignored) ? unbiased : unbiased + bias[e];
-    if (std::isnan(selection[e]) || std::isnan(scores[e])) {
+    if (std::isnan(selection[e]) || (softmax && logits[e] == std::numeric_limits<float>::infinity())) {
       fail(ErrorKind::bad_checkpoint, "route", "row {}, expert {}: wanted a number, found logit {} and bias {}", row, e,
            logits[e], softmax ? 0.0F : bias[e]);
     }

@@ -54,6 +54,21 @@ TEST_F(Errors, ShapesAndTypes) {
                "[kda_gate] dt_bias: wanted whole heads of 3, found [32]");
   expect_error([&] { gated_rms_norm(context_, a_.view(), v31_.view(), 1e-5F, a_.view(), y_.mutable_view()); },
                "[gated_rms_norm] o: wanted whole heads of size 31, found [2, 32]");
+  expect_error([&] { rotate(context_, {2, 16}, 5, a_.view(), a_.view(), y_.mutable_view()); },
+               "[rotate] wanted heads and an even number of their channels, found 2 of 16 and 5");
+  expect_error([&] { rotate(context_, {2, 16}, 8, a_.view(), a_.view(), y_.mutable_view()); },
+               "[rotate] table: wanted F32 [2, 8], found F32 [2, 32]");
+  const std::array<MutableTensorView, 1> part = {y_.mutable_view()};
+  expect_error([&] { split_groups(context_, a_.view(), std::array<int64_t, 2>{1, 2}, part); },
+               "[split_groups] wanted 1 to 4 widths and as many parts, found 2 and 1");
+  expect_error([&] { split_groups(context_, a_.view(), std::array<int64_t, 1>{5}, part); },
+               "[split_groups] x: wanted whole groups of 5, found [2, 32]");
+  expect_error([&] { split_groups(context_, a_.view(), std::array<int64_t, 1>{0}, part); }, "wanted positive ones, found 0");
+  expect_error(
+      [&] { delta_rule(context_, {2, 3, 4, 4, false}, {}, {}, {}, {}, {}, {}, {}); },
+      "[delta_rule] wanted positive sizes and whole groups of value heads, found 2 key heads of 4 and 3 value heads of 4");
+  expect_error([&] { gqa_attention(context_, {3, 2, 4}, a_.view(), {}, y_.mutable_view()); },
+               "[gqa_attention] wanted positive sizes and whole groups of heads, found heads 3, kv heads 2, size 4");
   const Tensor ints = Tensor::zeros(DType::i32, {2, 32});
   expect_error([&] { add(context_, a_.view(), ints.view(), y_.mutable_view()); },
                "[add] b: wanted F32 [2, 32], found I32 [2, 32]");
@@ -110,6 +125,17 @@ TEST_F(Errors, Indices) {
               picked_weights.mutable_view());
       },
       "[route] wanted experts per token in [1, 4], found 5");
+}
+
+TEST_F(Errors, RouterBySoftmax) {
+  const RouterRule rule{2, true, 1.0F, RouterRule::Score::softmax};
+  Tensor logits = f32({2, 3}, {1, 2, 3, 1, INFINITY, 3});
+  Tensor ids = Tensor::zeros(DType::i32, {2, 2});
+  Tensor weights = empty({2, 2});
+  expect_error([&] { route(context_, rule, logits.view(), {}, ids.mutable_view(), weights.mutable_view()); },
+               "[route] row 1, expert 1: wanted a number, found logit inf", ErrorKind::bad_checkpoint);
+  expect_error([&] { route(context_, rule, logits.view(), empty({3}).view(), ids.mutable_view(), weights.mutable_view()); },
+               "[route] bias: wanted none beside a softmax, found [3]");
 }
 
 TEST_F(Errors, Segments) {

@@ -127,6 +127,8 @@ TEST_P(Invariance, RowOperators) {
   const Tensor weight = values({size});
   const Tensor head_weight = values({97});
   const Tensor a_log = values({4});
+  const Tensor one_gate = values({rows, 1}, 3.0);
+  const Tensor table = values({rows, 62});
   const auto each = [&](const std::function<void(Context&, int64_t, int64_t, MutableTensorView)>& body) {
     check(rows, [&](Context& context, int64_t begin, int64_t end) {
       std::vector<Tensor> y = {empty({end - begin, size})};
@@ -136,6 +138,18 @@ TEST_P(Invariance, RowOperators) {
   };
   each([&](Context& context, int64_t begin, int64_t end, MutableTensorView y) {
     rms_norm(context, rows_of(a, begin, end), weight.view(), 1e-5F, y);
+  });
+  each([&](Context& context, int64_t begin, int64_t end, MutableTensorView y) {
+    rms_norm(context, rows_of(a, begin, end), weight.view(), 1e-6F, y, NormRounding::once);
+  });
+  each([&](Context& context, int64_t begin, int64_t end, MutableTensorView y) {
+    sigmoid_gate(context, rows_of(a, begin, end), rows_of(one_gate, begin, end), y);
+  });
+  each([&](Context& context, int64_t begin, int64_t end, MutableTensorView y) {
+    rotate(context, {4, 97}, 62, rows_of(a, begin, end), rows_of(table, begin, end), y);
+  });
+  each([&](Context& context, int64_t begin, int64_t end, MutableTensorView y) {
+    gated_rms_norm(context, rows_of(a, begin, end), head_weight.view(), 1e-6F, rows_of(b, begin, end), y, NormGate::silu);
   });
   each([&](Context& context, int64_t begin, int64_t end, MutableTensorView y) {
     add(context, rows_of(a, begin, end), rows_of(b, begin, end), y);
@@ -161,6 +175,17 @@ TEST_P(Invariance, RowOperators) {
   });
 }
 
+TEST_P(Invariance, SplitGroups) {
+  const int64_t rows = 23;
+  const Tensor x = values({rows, 5 * (2 + 33)});
+  check(rows, [&](Context& context, int64_t begin, int64_t end) {
+    std::vector<Tensor> parts = {empty({end - begin, 5 * 2}), empty({end - begin, 5 * 33})};
+    split_groups(context, rows_of(x, begin, end), std::array<int64_t, 2>{2, 33},
+                 std::array{parts[0].mutable_view(), parts[1].mutable_view()});
+    return parts;
+  });
+}
+
 TEST_P(Invariance, ShortConv) {
   const int64_t rows = 19;
   const int64_t channels = 301;
@@ -179,26 +204,25 @@ TEST_P(Invariance, ShortConv) {
       [&] { state = initial; }, [&] { return std::vector<Tensor>{state}; });
 }
 
-TEST_P(Invariance, KdaRecurrence) {
-  for (const auto& [heads, d] : {std::pair<int64_t, int64_t>{5, 33}, {2, 64}}) {
+TEST_P(Invariance, DeltaRule) {
+  for (const DeltaShape& shape : {DeltaShape{5, 5, 33, 33, true}, {2, 2, 64, 64, true}, {2, 6, 33, 65, false}}) {
     const int64_t rows = 21;
-    const Shape wide{rows, heads * d};
-    const Tensor q = values(wide);
-    const Tensor k = values(wide);
-    const Tensor v = values(wide);
-    Tensor g = values(wide);
+    const Shape keys{rows, shape.key_heads * shape.key_size};
+    const Tensor q = values(keys);
+    const Tensor k = values(keys);
+    const Tensor v = values({rows, shape.value_heads * shape.value_size});
+    Tensor g = values({rows, shape.value_heads * (shape.decay_per_channel ? shape.key_size : 1)});
     for (float& value : g.as<float>()) value = -5.0F * std::fabs(value);
-    const Tensor beta = values({rows, heads}, 3.0);
-    const Tensor initial = random(random_, {heads * d, d});
+    const Tensor beta = values({rows, shape.value_heads}, 3.0);
+    const Tensor initial = random(random_, {shape.value_heads * shape.key_size, shape.value_size});
     Tensor state;
     check(
         rows,
         [&](Context& context, int64_t begin, int64_t end) {
-          std::vector<Tensor> o = {empty({end - begin, heads * d})};
+          std::vector<Tensor> o = {empty({end - begin, shape.value_heads * shape.value_size})};
           const StateSegment segment{0, end - begin, state.as<float>().data(), state.as<float>().data()};
-          delta_rule(context, {heads, heads, d, d, true}, rows_of(q, begin, end), rows_of(k, begin, end),
-                     rows_of(v, begin, end), rows_of(g, begin, end), rows_of(beta, begin, end), {&segment, 1},
-                     o[0].mutable_view());
+          delta_rule(context, shape, rows_of(q, begin, end), rows_of(k, begin, end), rows_of(v, begin, end),
+                     rows_of(g, begin, end), rows_of(beta, begin, end), {&segment, 1}, o[0].mutable_view());
           return o;
         },
         [&] { state = initial; }, [&] { return std::vector<Tensor>{state}; });
@@ -289,6 +313,41 @@ TEST_P(Invariance, Mla) {
         return results;
       },
       [&] { cache = initial; }, [&] { return std::vector<Tensor>{cache}; });
+}
+
+TEST_P(Invariance, Gqa) {
+  const GqaShape shape{12, 2, 33};
+  const int64_t rows = 40;
+  const int64_t start = 490;  // the rows cross a block of 256 and pages of 64
+  const int64_t width = shape.kv_heads * shape.size;
+  const Tensor q = values({rows, shape.heads * shape.size}, 2.0);
+  const Tensor k = values({rows, width});
+  const Tensor v = values({rows, width});
+  const Tensor initial = values({9 * kPageTokens, 2 * width});
+  Tensor cache;
+  check(
+      rows,
+      [&](Context& context, int64_t begin, int64_t end) {
+        std::vector<float*> pages;
+        for (int64_t i = 0; i < 9; ++i) pages.push_back(cache.as<float>().data() + i * kPageTokens * 2 * width);
+        const PagedSegment segment{0, end - begin, start + begin, pages};
+        std::vector<Tensor> out = {empty({end - begin, shape.heads * shape.size})};
+        gqa_append(context, shape, rows_of(k, begin, end), rows_of(v, begin, end), {&segment, 1});
+        gqa_attention(context, shape, rows_of(q, begin, end), {&segment, 1}, out[0].mutable_view());
+        return out;
+      },
+      [&] { cache = initial; }, [&] { return std::vector<Tensor>{cache}; });
+}
+
+TEST_P(Invariance, RouteBySoftmax) {
+  const int64_t rows = 37;
+  const Tensor logits = values({rows, 77}, 3.0);
+  check(rows, [&](Context& context, int64_t begin, int64_t end) {
+    std::vector<Tensor> results = {empty({end - begin, 10}), Tensor::zeros(DType::i32, {end - begin, 10})};
+    route(context, {10, true, 1.0F, RouterRule::Score::softmax}, rows_of(logits, begin, end), {}, results[1].mutable_view(),
+          results[0].mutable_view());
+    return results;
+  });
 }
 
 TEST_P(Invariance, RouteAndMoe) {

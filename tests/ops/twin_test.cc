@@ -1,5 +1,5 @@
-// Operators against other forms of the same formula, evaluated here in float64: the chunked KDA of K3 spec 3.4 and the expanded
-// MLA of K3 spec 3.5.
+// Operators against other forms of the same formula, evaluated here in float64: the chunked delta rule of K3
+// spec 3.4 (of which the one of Qwen3-Next spec 3.3 is a case), the expanded MLA of K3 spec 3.5, softmax attention.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -32,39 +32,40 @@ INSTANTIATE_TEST_SUITE_P(Backends, Twin, testing::Values(Backend::reference, Bac
 // One chunk of one head; rows are tokens. `s` is the state that enters and leaves.
 Matrix chunk(const Matrix& q, const Matrix& k, const Matrix& v, const Matrix& g, const std::vector<double>& beta, Matrix& s) {
   const size_t count = q.size();
-  const size_t d = q[0].size();
+  const size_t keys = q[0].size();
+  const size_t values = v[0].size();
   Matrix sum = g;  // G, inclusive
   for (size_t t = 1; t < count; ++t) {
-    for (size_t i = 0; i < d; ++i) sum[t][i] += sum[t - 1][i];
+    for (size_t i = 0; i < keys; ++i) sum[t][i] += sum[t - 1][i];
   }
   const auto decayed = [&](const std::vector<double>& a, size_t t, size_t source) {
     double total = 0.0;
-    for (size_t i = 0; i < d; ++i) total += a[i] * k[source][i] * std::exp(sum[t][i] - sum[source][i]);
+    for (size_t i = 0; i < keys; ++i) total += a[i] * k[source][i] * std::exp(sum[t][i] - sum[source][i]);
     return total;
   };
   Matrix u = v;
   Matrix o = v;
   for (size_t t = 0; t < count; ++t) {
-    for (size_t j = 0; j < d; ++j) {
+    for (size_t j = 0; j < values; ++j) {
       double value = v[t][j];
-      for (size_t i = 0; i < d; ++i) value -= k[t][i] * std::exp(sum[t][i]) * s[i][j];
+      for (size_t i = 0; i < keys; ++i) value -= k[t][i] * std::exp(sum[t][i]) * s[i][j];
       u[t][j] = beta[t] * value;
     }
     for (size_t source = 0; source < t; ++source) {
       const double a = beta[t] * decayed(k[t], t, source);
-      for (size_t j = 0; j < d; ++j) u[t][j] -= a * u[source][j];
+      for (size_t j = 0; j < values; ++j) u[t][j] -= a * u[source][j];
     }
-    for (size_t j = 0; j < d; ++j) {
+    for (size_t j = 0; j < values; ++j) {
       o[t][j] = 0.0;
-      for (size_t i = 0; i < d; ++i) o[t][j] += q[t][i] * std::exp(sum[t][i]) * s[i][j];
+      for (size_t i = 0; i < keys; ++i) o[t][j] += q[t][i] * std::exp(sum[t][i]) * s[i][j];
     }
     for (size_t source = 0; source <= t; ++source) {
       const double m = decayed(q[t], t, source);
-      for (size_t j = 0; j < d; ++j) o[t][j] += m * u[source][j];
+      for (size_t j = 0; j < values; ++j) o[t][j] += m * u[source][j];
     }
   }
-  for (size_t i = 0; i < d; ++i) {
-    for (size_t j = 0; j < d; ++j) {
+  for (size_t i = 0; i < keys; ++i) {
+    for (size_t j = 0; j < values; ++j) {
       double value = std::exp(sum[count - 1][i]) * s[i][j];
       for (size_t source = 0; source < count; ++source) {
         value += std::exp(sum[count - 1][i] - sum[source][i]) * k[source][i] * u[source][j];
@@ -75,78 +76,88 @@ Matrix chunk(const Matrix& q, const Matrix& k, const Matrix& v, const Matrix& g,
   return o;
 }
 
-TEST_P(Twin, KdaChunked) {
-  const int64_t rows = 150;  // two chunks of 64 and a short one
-  const int64_t heads = 2;
-  const int64_t d = 16;
-  const Tensor q = random(random_, {rows, heads * d}, 2.0);
-  const Tensor k = random(random_, {rows, heads * d}, 2.0);
-  const Tensor v = random(random_, {rows, heads * d}, 2.0);
-  Tensor g = empty({rows, heads * d});
-  for (float& value : g.as<float>()) {
-    // Half of the gates are mild, the others go down to -5: mild gates alone hide every chunk fault (K3 spec 8.2).
-    value = static_cast<float>(random_.uniform(0.0, 1.0) < 0.5 ? random_.uniform(-0.1, 0.0) : random_.uniform(-5.0, 0.0));
-  }
-  const Tensor beta = random(random_, {rows, heads}, 3.0);
-  Tensor state = random(random_, {heads, d, d}, 1.0);
-  const Tensor initial = state;
-  Tensor o = empty({rows, heads * d});
-  const StateSegment segment{0, rows, state.as<float>().data(), state.as<float>().data()};
-  delta_rule(context_, {heads, heads, d, d, true}, q.view(), k.view(), v.view(), g.view(), beta.view(), {&segment, 1},
-             o.mutable_view());
-
-  double o_error = 0.0;
-  double o_size = 0.0;
-  double s_error = 0.0;
-  double s_size = 0.0;
-  for (int64_t head = 0; head < heads; ++head) {
-    Matrix s = zeros(d, d);
-    for (int64_t i = 0; i < d * d; ++i) {
-      s[static_cast<size_t>(i / d)][static_cast<size_t>(i % d)] = initial.as<float>()[static_cast<size_t>(head * d * d + i)];
+TEST_P(Twin, DeltaRuleChunked) {
+  for (const DeltaShape& shape : {DeltaShape{2, 2, 16, 16, true}, DeltaShape{2, 6, 16, 12, false}}) {
+    const int64_t rows = 150;  // two chunks of 64 and a short one
+    const int64_t heads = shape.value_heads;
+    const int64_t keys = shape.key_size;
+    const int64_t values = shape.value_size;
+    const Tensor q = random(random_, {rows, shape.key_heads * keys}, 2.0);
+    const Tensor k = random(random_, {rows, shape.key_heads * keys}, 2.0);
+    const Tensor v = random(random_, {rows, heads * values}, 2.0);
+    Tensor g = empty({rows, heads * (shape.decay_per_channel ? keys : 1)});
+    for (float& value : g.as<float>()) {
+      // Half of the gates are mild, the others go down to -5: mild gates alone hide every chunk fault (K3 spec 8.2).
+      value = static_cast<float>(random_.uniform(0.0, 1.0) < 0.5 ? random_.uniform(-0.1, 0.0) : random_.uniform(-5.0, 0.0));
     }
-    for (int64_t begin = 0; begin < rows; begin += 64) {
-      const int64_t count = std::min<int64_t>(64, rows - begin);
-      const auto part = [&](const Tensor& from) {
-        Matrix result = zeros(count, d);
+    const Tensor beta = random(random_, {rows, heads}, 3.0);
+    Tensor state = random(random_, {heads, keys, values}, 1.0);
+    const Tensor initial = state;
+    Tensor o = empty({rows, heads * values});
+    const StateSegment segment{0, rows, state.as<float>().data(), state.as<float>().data()};
+    delta_rule(context_, shape, q.view(), k.view(), v.view(), g.view(), beta.view(), {&segment, 1}, o.mutable_view());
+
+    double o_error = 0.0;
+    double o_size = 0.0;
+    double s_error = 0.0;
+    double s_size = 0.0;
+    for (int64_t head = 0; head < heads; ++head) {
+      const int64_t key_head = head / (heads / shape.key_heads);
+      Matrix s = zeros(keys, values);
+      const auto state_at = [&](const Tensor& from, size_t i, size_t j) {
+        return static_cast<double>(from.as<float>()[(static_cast<size_t>(head * keys) + i) * static_cast<size_t>(values) + j]);
+      };
+      for (size_t i = 0; i < s.size(); ++i) {
+        for (size_t j = 0; j < s[i].size(); ++j) s[i][j] = state_at(initial, i, j);
+      }
+      for (int64_t begin = 0; begin < rows; begin += 64) {
+        const int64_t count = std::min<int64_t>(64, rows - begin);
+        // Rows of the chunk, columns of a head; `step` 0 repeats the column.
+        const auto part = [&](const Tensor& from, int64_t of_head, int64_t size, int64_t step = 1) {
+          Matrix result = zeros(count, size);
+          const int64_t first = of_head * (step == 0 ? 1 : size);
+          for (int64_t t = 0; t < count; ++t) {
+            for (int64_t i = 0; i < size; ++i) {
+              result[static_cast<size_t>(t)][static_cast<size_t>(i)] =
+                  from.as<float>()[static_cast<size_t>((begin + t) * from.shape()[1] + first + i * step)];
+            }
+          }
+          return result;
+        };
+        const auto normalise = [&](Matrix rows_in, double factor) {
+          for (std::vector<double>& row : rows_in) {
+            double squares = 1e-6;
+            for (const double value : row) squares += value * value;
+            for (double& value : row) value *= factor / std::sqrt(squares);
+          }
+          return rows_in;
+        };
+        std::vector<double> beta_part;
         for (int64_t t = 0; t < count; ++t) {
-          for (int64_t i = 0; i < d; ++i) {
-            result[static_cast<size_t>(t)][static_cast<size_t>(i)] =
-                from.as<float>()[static_cast<size_t>((begin + t) * heads * d + head * d + i)];
+          beta_part.push_back(1.0 / (1.0 + std::exp(-beta.as<float>()[static_cast<size_t>((begin + t) * heads + head)])));
+        }
+        const Matrix wanted = chunk(normalise(part(q, key_head, keys), 1.0 / std::sqrt(static_cast<double>(keys))),
+                                    normalise(part(k, key_head, keys), 1.0), part(v, head, values),
+                                    part(g, head, keys, shape.decay_per_channel ? 1 : 0), beta_part, s);
+        const Matrix found = part(o, head, values);
+        for (size_t t = 0; t < wanted.size(); ++t) {
+          for (size_t j = 0; j < wanted[t].size(); ++j) {
+            o_error = std::max(o_error, std::fabs(found[t][j] - wanted[t][j]));
+            o_size = std::max(o_size, std::fabs(wanted[t][j]));
           }
         }
-        return result;
-      };
-      const auto normalise = [&](Matrix rows_in, double factor) {
-        for (std::vector<double>& row : rows_in) {
-          double squares = 1e-6;
-          for (const double value : row) squares += value * value;
-          for (double& value : row) value *= factor / std::sqrt(squares);
-        }
-        return rows_in;
-      };
-      std::vector<double> beta_part;
-      for (int64_t t = 0; t < count; ++t) {
-        beta_part.push_back(1.0 / (1.0 + std::exp(-beta.as<float>()[static_cast<size_t>((begin + t) * heads + head)])));
       }
-      const Matrix wanted = chunk(normalise(part(q), 1.0 / std::sqrt(static_cast<double>(d))), normalise(part(k), 1.0), part(v),
-                                  part(g), beta_part, s);
-      const Matrix found = part(o);
-      for (size_t t = 0; t < wanted.size(); ++t) {
-        for (size_t j = 0; j < static_cast<size_t>(d); ++j) {
-          o_error = std::max(o_error, std::fabs(found[t][j] - wanted[t][j]));
-          o_size = std::max(o_size, std::fabs(wanted[t][j]));
+      for (size_t i = 0; i < s.size(); ++i) {
+        for (size_t j = 0; j < s[i].size(); ++j) {
+          s_error = std::max(s_error, std::fabs(state_at(state, i, j) - s[i][j]));
+          s_size = std::max(s_size, std::fabs(s[i][j]));
         }
       }
     }
-    for (int64_t i = 0; i < d * d; ++i) {
-      const double wanted = s[static_cast<size_t>(i / d)][static_cast<size_t>(i % d)];
-      s_error = std::max(s_error, std::fabs(state.as<float>()[static_cast<size_t>(head * d * d + i)] - wanted));
-      s_size = std::max(s_size, std::fabs(wanted));
-    }
+    // float32 against float64 over 150 dependent steps, each of which contracts earlier errors.
+    EXPECT_LE(o_error, 2e-6 * o_size);
+    EXPECT_LE(s_error, 2e-6 * s_size);
   }
-  // float32 against float64 over 150 dependent steps, each of which contracts earlier errors.
-  EXPECT_LE(o_error, 2e-6 * o_size);
-  EXPECT_LE(s_error, 2e-6 * s_size);
 }
 
 TEST_P(Twin, MlaExpanded) {
@@ -212,6 +223,51 @@ TEST_P(Twin, MlaExpanded) {
         for (size_t s = 0; s < score.size(); ++s) wanted += score[s] / sum * v[s][static_cast<size_t>(j)];
         const double found = o.as<float>()[static_cast<size_t>((t * shape.heads + head) * shape.value + j)];
         error = std::max(error, std::fabs(found - wanted));
+        size = std::max(size, std::fabs(wanted));
+      }
+    }
+  }
+  EXPECT_LE(error, 1e-5 * size);
+}
+
+TEST_P(Twin, GqaAttention) {
+  const GqaShape shape{6, 2, 20};
+  const int64_t rows = 600;  // two blocks of 256 and a part
+  const int64_t width = shape.kv_heads * shape.size;
+  const Tensor q = random(random_, {rows, shape.heads * shape.size}, 4.0);
+  const Tensor k = random(random_, {rows, width}, 2.0);
+  const Tensor v = random(random_, {rows, width}, 2.0);
+  Tensor cache = empty({10 * kPageTokens, 2 * width});
+  std::vector<float*> pages;
+  for (int64_t i = 9; i >= 0; --i) pages.push_back(cache.as<float>().data() + i * kPageTokens * 2 * width);
+  const PagedSegment segment{0, rows, 0, pages};
+  Tensor out = empty({rows, shape.heads * shape.size});
+  gqa_append(context_, shape, k.view(), v.view(), {&segment, 1});
+  gqa_attention(context_, shape, q.view(), {&segment, 1}, out.mutable_view());
+
+  double error = 0.0;
+  double size = 0.0;
+  for (int64_t head = 0; head < shape.heads; ++head) {
+    const int64_t kv_head = head / 3;
+    const auto cached = [&](const Tensor& from, size_t s) {
+      return from.as<float>().data() + static_cast<int64_t>(s) * width + kv_head * shape.size;
+    };
+    for (int64_t t = 0; t < rows; ++t) {
+      const int64_t at = (t * shape.heads + head) * shape.size;
+      std::vector<double> score(static_cast<size_t>(t) + 1);
+      for (size_t s = 0; s < score.size(); ++s) {
+        for (int64_t i = 0; i < shape.size; ++i) {
+          score[s] += static_cast<double>(q.as<float>()[static_cast<size_t>(at + i)]) * cached(k, s)[i];
+        }
+        score[s] /= std::sqrt(static_cast<double>(shape.size));
+      }
+      const double max = *std::ranges::max_element(score);
+      double sum = 0.0;
+      for (double& value : score) sum += value = std::exp(value - max);
+      for (int64_t i = 0; i < shape.size; ++i) {
+        double wanted = 0.0;
+        for (size_t s = 0; s < score.size(); ++s) wanted += score[s] / sum * cached(v, s)[i];
+        error = std::max(error, std::fabs(out.as<float>()[static_cast<size_t>(at + i)] - wanted));
         size = std::max(size, std::fabs(wanted));
       }
     }

@@ -14,10 +14,15 @@ __device__ inline const PagedSegment& segment_of(const PagedSegment* segments, i
   return segments[index];
 }
 
+// Row `position` of the sequence, of `size` values.
+__device__ inline float* page_row(const PagedSegment& segment, int64_t position, int64_t size) {
+  float* const* pages = segment.pages.data();
+  return pages[position / kPageTokens] + position % kPageTokens * size;
+}
+
 // Row `position` of the sequence: the latent, then k_r.
 __device__ inline float* cached_row(const MlaShape& shape, const PagedSegment& segment, int64_t position) {
-  float* const* pages = segment.pages.data();
-  return pages[position / kPageTokens] + position % kPageTokens * (shape.latent + shape.rope);
+  return page_row(segment, position, shape.latent + shape.rope);
 }
 
 }  // namespace weft::ops::cuda

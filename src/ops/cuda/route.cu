@@ -50,14 +50,24 @@ __global__ void __launch_bounds__(kThreads) route_kernel(RouterRule rule, const 
   const int64_t row = blockIdx.x;
   if (threadIdx.x == 0) faulty = 0;
   __syncthreads();
+  const bool softmax = rule.score == RouterRule::Score::softmax;
   for (int32_t e = static_cast<int32_t>(threadIdx.x); e < experts; e += kThreads) {
-    score[e] = sigmoid(logits[row * experts + e]);
-    const float value = score[e] + bias[e];
-    if (isnan(value)) faulty = 1;
+    const float logit = logits[row * experts + e];
+    score[e] = softmax ? logit : sigmoid(logit);
+    const float value = softmax ? logit : score[e] + bias[e];
+    if (isnan(value) || (softmax && value == INFINITY)) faulty = 1;
     // Below every number that is not yet taken, above what is.
     selection[e] = isnan(value) ? -FLT_MAX : value;
   }
   __syncthreads();
+  if (softmax) {
+    const float max = block_best(selection, experts).value;
+    float sum = 0.0F;
+    for (int32_t e = static_cast<int32_t>(threadIdx.x); e < experts; e += kThreads) sum += score[e] = expf(score[e] - max);
+    sum = block_sum(sum);
+    for (int32_t e = static_cast<int32_t>(threadIdx.x); e < experts; e += kThreads) score[e] /= sum;
+    __syncthreads();
+  }
   float last = 0.0F;
   for (int32_t i = 0; i < k; ++i) {
     const Best best = block_best(selection, experts);
@@ -83,7 +93,8 @@ __global__ void __launch_bounds__(kThreads) route_kernel(RouterRule rule, const 
   for (int32_t i = 0; i < k; ++i) sum += score[chosen[i]];
   for (int32_t i = 0; i < k; ++i) {
     float weight = score[chosen[i]];
-    if (rule.renormalize && k > 1) weight /= sum + 1e-20F;
+    if (rule.renormalize && softmax) weight /= sum;
+    if (rule.renormalize && !softmax && k > 1) weight /= sum + 1e-20F;
     ids[row * k + i] = chosen[i];
     weights[row * k + i] = faulty != 0 ? NAN : weight * rule.scale;
   }
@@ -94,7 +105,7 @@ __global__ void __launch_bounds__(kThreads) route_kernel(RouterRule rule, const 
 void route(Context& context, const RouterRule& rule, TensorView logits, TensorView bias, MutableTensorView ids,
            MutableTensorView weights, std::span<float> margins) {
   if (logits.shape[0] == 0) return;
-  const auto experts = static_cast<int32_t>(bias.shape[0]);
+  const auto experts = static_cast<int32_t>(logits.shape[1]);
   const auto shared = static_cast<size_t>(2 * experts + rule.experts_per_token) * sizeof(float);
   route_kernel<<<static_cast<unsigned>(logits.shape[0]), kThreads, shared, stream_of(context)>>>(
       rule, floats(logits), floats(bias), experts, reinterpret_cast<int32_t*>(ids.data), floats(weights),

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "ops/suite/builder.h"
+#include "ops/suite/paged.h"
 
 namespace weft::ops::suite {
 namespace {
@@ -28,56 +29,9 @@ void for_shapes(CaseSet set, const Add& add) {
   add(MlaShape{13, 17, 3, 15, 33}, 5);
 }
 
-// One sequence of the call: its rows and the pages that it may read.
-struct Part {
-  int64_t first_row = 0;
-  int64_t row_count = 0;
-  int64_t start = 0;
-  [[nodiscard]] int64_t end() const { return start + row_count; }
-  [[nodiscard]] int64_t pages() const { return (end() + kPageTokens - 1) / kPageTokens; }
-};
-
-// All pages of all sequences lie in one operand, those of a sequence in descending order.
-class Cache {
- public:
-  Cache(const MlaShape& shape, std::vector<Part> parts)
-      : page_size_(kPageTokens * (shape.latent + shape.rope)), parts_(std::move(parts)) {
-    for (const Part& part : parts_) pages_ += part.pages();
-  }
-  [[nodiscard]] Shape shape() const { return {pages_, page_size_}; }
-  [[nodiscard]] int64_t rows() const { return parts_.back().first_row + parts_.back().row_count; }
-  [[nodiscard]] const std::vector<Part>& parts() const { return parts_; }
-
-  // Calls body with the segments of the pages at `data`.
-  template <class Body>
-  void with_segments(float* data, const Body& body) const {
-    std::vector<float*> pages;
-    for (int64_t page = pages_ - 1; page >= 0; --page) pages.push_back(data + page * page_size_);
-    std::vector<PagedSegment> segments;
-    size_t first = 0;
-    for (const Part& part : parts_) {
-      const auto count = static_cast<size_t>(part.pages());
-      segments.push_back({part.first_row, part.row_count, part.start, std::span(pages).subspan(first, count)});
-      first += count;
-    }
-    body(segments);
-  }
-
- private:
-  int64_t page_size_;
-  int64_t pages_ = 0;
-  std::vector<Part> parts_;
-};
-
-std::string name_of(const std::vector<Part>& parts) {
-  std::string name;
-  for (const Part& part : parts) name += fmt::format("{}{} rows at {}", name.empty() ? "" : ", ", part.row_count, part.start);
-  return name;
-}
-
 void add_append(SpecList& list, const MlaShape& shape, const std::vector<Part>& parts) {
   list.add(fmt::format("{}, {}", name_of(shape), name_of(parts)), [=](CaseBuilder& b) {
-    const Cache cache(shape, parts);
+    const Cache cache(shape.latent + shape.rope, parts);
     const size_t c = b.activation("c", {cache.rows(), shape.latent});
     const size_t k_r = b.activation("k_r", {cache.rows(), shape.rope});
     const size_t pages = b.state("pages", cache.shape(), {});
@@ -94,32 +48,22 @@ void add_append(SpecList& list, const MlaShape& shape, const std::vector<Part>& 
 
 void add_attention(SpecList& list, const MlaShape& shape, const std::vector<Part>& parts) {
   list.add(fmt::format("{}, {}", name_of(shape), name_of(parts)), [=](CaseBuilder& b) {
-    const Cache cache(shape, parts);
+    const Cache cache(shape.latent + shape.rope, parts);
     const size_t q = b.activation("q", {cache.rows(), shape.heads * (shape.nope + shape.rope)}, 3.0);
     const size_t ql = b.vector("ql", {cache.rows(), shape.heads * shape.latent}, -3.0, 3.0);
     const size_t pages = b.activation("pages", cache.shape());
     const size_t lat = b.output("lat", {cache.rows(), shape.heads * shape.latent}, {1e-5, 1e-5});
-    double pairs = 0.0;  // of a row and a position
-    int64_t positions = 0;
-    for (const Part& part : parts) {
-      const auto count = static_cast<double>(part.row_count);
-      pairs += count * (static_cast<double>(part.start) + (count + 1.0) / 2.0);
-      positions += part.end();
-    }
     const int64_t row_bytes = shape.heads * (2 * shape.latent + shape.rope) * 4;
     return b.finish(
-        2.0 * pairs * static_cast<double>(shape.heads * (2 * shape.latent + shape.rope)),
+        2.0 * cache.pairs() * static_cast<double>(shape.heads * (2 * shape.latent + shape.rope)),
         [=](Context& context, Operands o) {
           cache.with_segments(o[pages].as<float>().data(), [&](std::span<const PagedSegment> segments) {
             mla_attention(context, shape, o[q], o[ql], segments, o[lat]);
           });
         },
-        positions * (shape.latent + shape.rope) * 4 + cache.rows() * row_bytes);
+        cache.positions() * (shape.latent + shape.rope) * 4 + cache.rows() * row_bytes);
   });
 }
-
-// A sequence that begins, one that decodes, and one that continues beyond two blocks of 256 positions.
-const std::vector<Part> kMixed = {{0, 5, 0}, {5, 1, 255}, {6, 40, 500}};
 
 }  // namespace
 

@@ -10,7 +10,9 @@ namespace weft::ops::suite {
 namespace {
 
 void add_route(SpecList& list, const RouterRule& rule, int64_t experts, int64_t rows) {
-  list.add(fmt::format("{} of {}{} rows {}", rule.experts_per_token, experts, rule.renormalize ? "" : " as scored", rows),
+  const bool softmax = rule.score == RouterRule::Score::softmax;
+  list.add(fmt::format("{} of {}{}{} rows {}", rule.experts_per_token, experts, softmax ? " softmax" : "",
+                       rule.renormalize ? "" : " as scored", rows),
            [=](CaseBuilder& b) {
              const int64_t chosen = rule.experts_per_token;
              const size_t logits = b.vector("logits", {rows, experts}, -4.0, 4.0);
@@ -19,7 +21,8 @@ void add_route(SpecList& list, const RouterRule& rule, int64_t experts, int64_t 
              const size_t weights = b.output("weights", {rows, chosen}, {kPerElement, kPerElement});
              const size_t margins = b.output("margins", {rows}, {kPerElement, kPerElement, 0, 1.0});
              return b.finish(6.0 * static_cast<double>(rows * experts), [=](Context& context, Operands o) {
-               route(context, rule, o[logits], o[bias], o[ids], o[weights], o[margins].as<float>());
+               route(context, rule, o[logits], softmax ? TensorView() : TensorView(o[bias]), o[ids], o[weights],
+                     o[margins].as<float>());
              });
            });
 }
@@ -107,12 +110,14 @@ std::vector<CaseSpec> route_cases(CaseSet set) {
   SpecList list("route");
   if (set == CaseSet::k3) {
     for (const int64_t rows : {1, 64}) add_route(list, {16, true, 1.0F}, 896, rows);
+    for (const int64_t rows : {1, 64}) add_route(list, {10, true, 1.0F, RouterRule::Score::softmax}, 512, rows);
     return std::move(list).take();
   }
   for (size_t i = 0; i < kAwkward.size(); ++i) {
     const int64_t experts = kAwkward[i];
     add_route(list, {std::min<int64_t>(4, experts), true, 2.446F}, experts, i % 2 == 0 ? 17 : 1);
     add_route(list, {std::min<int64_t>(16, experts), i % 2 == 0, 1.0F}, experts, 3);
+    add_route(list, {std::min<int64_t>(10, experts), i % 2 == 0, 1.5F, RouterRule::Score::softmax}, experts, 17);
   }
   return std::move(list).take();
 }

@@ -1,4 +1,5 @@
-// Functions of single rows and elements: rms_norm, add, sigmoid_gate, gated_activation, residual_mix, kda_gate, gated_rms_norm.
+// Functions of single rows and elements: rms_norm, add, split_groups, sigmoid_gate, gated_activation, residual_mix, kda_gate,
+// gated_rms_norm.
 #include "ops/suite/builder.h"
 
 namespace weft::ops::suite {
@@ -69,14 +70,53 @@ void add_gate(SpecList& list, std::optional<float> lower_bound, int64_t heads, i
   });
 }
 
-void add_gated_norm(SpecList& list, int64_t heads, int64_t size, int64_t rows) {
-  list.add(fmt::format("{}x{} rows {}", heads, size, rows), [=](CaseBuilder& b) {
+void add_gated_norm(SpecList& list, NormGate kind, int64_t heads, int64_t size, int64_t rows) {
+  list.add(fmt::format("{}x{} rows {}{}", heads, size, rows, kind == NormGate::silu ? " silu" : ""), [=](CaseBuilder& b) {
     const size_t o_in = b.activation("o", {rows, heads * size}, 2.0);
     const size_t weight = b.vector("weight", {size}, 0.5, 1.5);
     const size_t gate = b.activation("gate", {rows, heads * size}, 8.0);
     const size_t y = b.output("y", {rows, heads * size}, {kPerElement, kPerElement, 1});
     return b.finish(9.0 * elements(rows, heads * size), [=](Context& context, Operands o) {
-      gated_rms_norm(context, o[o_in], o[weight], kEpsilon, o[gate], o[y]);
+      gated_rms_norm(context, o[o_in], o[weight], kEpsilon, o[gate], o[y], kind);
+    });
+  });
+}
+
+void add_norm(SpecList& list, NormRounding rounding, int64_t rows, int64_t size) {
+  const bool once = rounding == NormRounding::once;
+  list.add(rows_of(rows, size) + (once ? " once" : ""), [=](CaseBuilder& b) {
+    const size_t x = b.activation("x", {rows, size}, 3.0);
+    const size_t weight = b.vector("weight", {size}, 0.5, 1.5);
+    const size_t y = b.output("y", {rows, size}, {kPerElement, kPerElement, once ? 1 : 2});
+    return b.finish(4.0 * elements(rows, size),
+                    [=](Context& context, Operands o) { rms_norm(context, o[x], o[weight], kEpsilon, o[y], rounding); });
+  });
+}
+
+// A gate for each element, or one for a row.
+void add_sigmoid_gate(SpecList& list, bool one, int64_t rows, int64_t size) {
+  list.add(rows_of(rows, size) + (one ? " one gate a row" : ""), [=](CaseBuilder& b) {
+    const size_t x = b.activation("x", {rows, size}, 3.0);
+    const size_t gate = b.activation("gate", {rows, one ? 1 : size}, one ? 3.0 : 30.0);
+    const size_t y = b.output("y", {rows, size}, {kPerElement, kPerElement, 2});
+    return b.finish(5.0 * elements(rows, size),
+                    [=](Context& context, Operands o) { sigmoid_gate(context, o[x], o[gate], o[y]); });
+  });
+}
+
+void add_split(SpecList& list, int64_t groups, const std::vector<int64_t>& widths, int64_t rows) {
+  list.add(fmt::format("{} groups of {} rows {}", groups, fmt::join(widths, "+"), rows), [=](CaseBuilder& b) {
+    int64_t group = 0;
+    for (const int64_t width : widths) group += width;
+    const size_t x = b.activation("x", {rows, groups * group});
+    std::vector<size_t> parts;
+    for (size_t i = 0; i < widths.size(); ++i) {
+      parts.push_back(b.output(fmt::format("part {}", i), {rows, groups * widths[i]}, {}));
+    }
+    return b.finish(0.0, [=](Context& context, Operands o) {
+      std::vector<MutableTensorView> views;
+      for (const size_t part : parts) views.push_back(o[part]);
+      split_groups(context, o[x], widths, views);
     });
   });
 }
@@ -85,15 +125,8 @@ void add_gated_norm(SpecList& list, int64_t heads, int64_t size, int64_t rows) {
 
 std::vector<CaseSpec> rms_norm_cases(CaseSet set) {
   SpecList list("rms_norm");
-  add_sizes(set, 7168, [&](int64_t rows, int64_t size) {
-    list.add(rows_of(rows, size), [=](CaseBuilder& b) {
-      const size_t x = b.activation("x", {rows, size}, 3.0);
-      const size_t weight = b.vector("weight", {size}, 0.5, 1.5);
-      const size_t y = b.output("y", {rows, size}, {kPerElement, kPerElement, 2});
-      return b.finish(4.0 * elements(rows, size),
-                      [=](Context& context, Operands o) { rms_norm(context, o[x], o[weight], kEpsilon, o[y]); });
-    });
-  });
+  add_sizes(set, 7168, [&](int64_t rows, int64_t size) { add_norm(list, NormRounding::twice, rows, size); });
+  add_sizes(set, 2048, [&](int64_t rows, int64_t size) { add_norm(list, NormRounding::once, rows, size); });
   return std::move(list).take();
 }
 
@@ -110,17 +143,29 @@ std::vector<CaseSpec> add_cases(CaseSet set) {
   return std::move(list).take();
 }
 
+std::vector<CaseSpec> split_groups_cases(CaseSet set) {
+  SpecList list("split_groups");
+  if (set == CaseSet::k3) {
+    for (const int64_t rows : kK3Rows) {
+      add_split(list, 16, {128, 128, 256, 256}, rows);  // in_proj_qkvz of Qwen3-Next
+      add_split(list, 16, {2, 2}, rows);                // in_proj_ba
+      add_split(list, 16, {256, 256}, rows);            // q_proj
+    }
+    return std::move(list).take();
+  }
+  for (size_t i = 0; i < kAwkward.size(); ++i) {
+    const auto width = [&](size_t step) { return kAwkward[(i + step) % kAwkward.size()]; };
+    add_split(list, 3, {width(0), width(2), width(5), width(7)}, some_rows(i));
+    add_split(list, width(3), {1, width(0)}, some_rows(i + 1));
+  }
+  add_split(list, 5, {33}, 3);
+  return std::move(list).take();
+}
+
 std::vector<CaseSpec> sigmoid_gate_cases(CaseSet set) {
   SpecList list("sigmoid_gate");
-  add_sizes(set, 12288, [&](int64_t rows, int64_t size) {
-    list.add(rows_of(rows, size), [=](CaseBuilder& b) {
-      const size_t x = b.activation("x", {rows, size}, 3.0);
-      const size_t gate = b.activation("gate", {rows, size}, 30.0);
-      const size_t y = b.output("y", {rows, size}, {kPerElement, kPerElement, 2});
-      return b.finish(5.0 * elements(rows, size),
-                      [=](Context& context, Operands o) { sigmoid_gate(context, o[x], o[gate], o[y]); });
-    });
-  });
+  add_sizes(set, 12288, [&](int64_t rows, int64_t size) { add_sigmoid_gate(list, false, rows, size); });
+  add_sizes(set, 2048, [&](int64_t rows, int64_t size) { add_sigmoid_gate(list, true, rows, size); });
   return std::move(list).take();
 }
 
@@ -163,6 +208,7 @@ std::vector<CaseSpec> kda_gate_cases(CaseSet set) {
   SpecList list("kda_gate");
   if (set == CaseSet::k3) {
     for (const int64_t rows : kK3Rows) add_gate(list, -5.0F, 96, 128, rows);
+    for (const int64_t rows : kK3Rows) add_gate(list, std::nullopt, 32, 1, rows);  // Qwen3-Next: a decay for each value head
     return std::move(list).take();
   }
   for (size_t i = 0; i < kAwkward.size(); ++i) {
@@ -175,10 +221,15 @@ std::vector<CaseSpec> kda_gate_cases(CaseSet set) {
 std::vector<CaseSpec> gated_rms_norm_cases(CaseSet set) {
   SpecList list("gated_rms_norm");
   if (set == CaseSet::k3) {
-    for (const int64_t rows : kK3Rows) add_gated_norm(list, 96, 128, rows);
+    for (const int64_t rows : kK3Rows) add_gated_norm(list, NormGate::sigmoid, 96, 128, rows);
+    for (const int64_t rows : kK3Rows) add_gated_norm(list, NormGate::silu, 32, 128, rows);
     return std::move(list).take();
   }
-  for (size_t i = 0; i < kAwkward.size(); ++i) add_gated_norm(list, 1 + static_cast<int64_t>(i % 3), kAwkward[i], some_rows(i));
+  for (size_t i = 0; i < kAwkward.size(); ++i) {
+    for (const NormGate kind : {NormGate::sigmoid, NormGate::silu}) {
+      add_gated_norm(list, kind, 1 + static_cast<int64_t>(i % 3), kAwkward[i], some_rows(i));
+    }
+  }
   return std::move(list).take();
 }
 

@@ -28,7 +28,7 @@ struct Sequences {
   }
 };
 
-// K3's sizes: one sequence, in place.
+// The sizes of a model: one sequence, in place.
 struct Sequence {
   int64_t rows = 0;
   size_t slot = 0;
@@ -52,23 +52,33 @@ Case conv_case(CaseBuilder& b, int64_t channels, int64_t kernel, int64_t rows, c
                   [=](Context& context, Operands o) { short_conv(context, o[x], o[taps], sequences.segments(o), o[y]); });
 }
 
+std::string name_of(const DeltaShape& s) {
+  const std::string values = fmt::format("{}x{}", s.value_heads, s.value_size);
+  const bool own_keys = s.key_heads == s.value_heads && s.key_size == s.value_size;
+  return values + (own_keys ? "" : fmt::format(" on {}x{}", s.key_heads, s.key_size)) +
+         (s.decay_per_channel ? "" : " one decay a head");
+}
+DeltaShape kda(int64_t heads, int64_t size) { return {heads, heads, size, size, true}; }
+
 template <class MakeSequences>
-Case kda_case(CaseBuilder& b, int64_t heads, int64_t size, int64_t rows, const MakeSequences& make) {
-  const Shape wide{rows, heads * size};
-  const size_t q = b.activation("q", wide, 2.0);
-  const size_t k = b.activation("k", wide, 2.0);
-  const size_t v = b.activation("v", wide, 2.0);
+Case delta_case(CaseBuilder& b, const DeltaShape& shape, int64_t rows, const MakeSequences& make) {
+  const Shape keys{rows, shape.key_heads * shape.key_size};
+  const Shape values{rows, shape.value_heads * shape.value_size};
+  const size_t q = b.activation("q", keys, 2.0);
+  const size_t k = b.activation("k", keys, 2.0);
+  const size_t v = b.activation("v", values, 2.0);
   // Half of the gates are mild, the others go down to -5: mild gates alone hide faults (K3 spec 8.2).
-  const size_t g = b.vector("g", wide, -0.1, 0.0);
+  const size_t g = b.vector("g", {rows, shape.value_heads * (shape.decay_per_channel ? shape.key_size : 1)}, -0.1, 0.0);
   for (float& value : b.initial(g).template as<float>()) {
     if (b.random().below(2) == 0) value = static_cast<float>(b.random().uniform(-5.0, 0.0));
   }
-  const size_t beta = b.activation("beta", {rows, heads}, 3.0);
+  const size_t beta = b.activation("beta", {rows, shape.value_heads}, 3.0);
   const Tolerance sums{4e-6, 4e-6};
-  const auto sequences = make(Shape{heads, size, size}, sums);
-  const size_t o_out = b.output("o", wide, {4e-6, 4e-6, 1});
-  return b.finish(7.0 * static_cast<double>(rows * heads * size * size), [=](Context& context, Operands o) {
-    delta_rule(context, {heads, heads, size, size, true}, o[q], o[k], o[v], o[g], o[beta], sequences.segments(o), o[o_out]);
+  const auto sequences = make(Shape{shape.value_heads, shape.key_size, shape.value_size}, sums);
+  const size_t o_out = b.output("o", values, {4e-6, 4e-6, 1});
+  const int64_t state = shape.value_heads * shape.key_size * shape.value_size;
+  return b.finish(7.0 * static_cast<double>(rows * state), [=](Context& context, Operands o) {
+    delta_rule(context, shape, o[q], o[k], o[v], o[g], o[beta], sequences.segments(o), o[o_out]);
   });
 }
 
@@ -102,18 +112,28 @@ std::vector<CaseSpec> short_conv_cases(CaseSet set) {
 std::vector<CaseSpec> delta_rule_cases(CaseSet set) {
   SpecList list("delta_rule");
   if (set == CaseSet::k3) {
-    for (const int64_t rows : {1, 64}) {
-      list.add(fmt::format("96x128 rows {}", rows),
-               [=](CaseBuilder& b) { return kda_case(b, 96, 128, rows, single(b, rows)); });
+    for (const DeltaShape& shape : {kda(96, 128), DeltaShape{16, 32, 128, 128, false}}) {
+      for (const int64_t rows : {1, 64}) {
+        list.add(fmt::format("{} rows {}", name_of(shape), rows),
+                 [=](CaseBuilder& b) { return delta_case(b, shape, rows, single(b, rows)); });
+      }
     }
     return std::move(list).take();
   }
+  const auto add = [&](const DeltaShape& shape) {
+    list.add(fmt::format("{}, 4 sequences", name_of(shape)),
+             [=](CaseBuilder& b) { return delta_case(b, shape, Sequences::kRows, several(b)); });
+  };
   for (const int64_t heads : {1, 3}) {
-    for (const int64_t size : kAwkward) {
-      list.add(fmt::format("{}x{}, 4 sequences", heads, size),
-               [=](CaseBuilder& b) { return kda_case(b, heads, size, Sequences::kRows, several(b)); });
-    }
+    for (const int64_t size : kAwkward) add(kda(heads, size));
   }
+  for (size_t i = 0; i < kAwkward.size(); ++i) {
+    const auto turn = static_cast<int64_t>(i);
+    const int64_t key_heads = 1 + turn % 2;
+    add({key_heads, key_heads * (1 + turn % 3), kAwkward[i], kAwkward[(i + 4) % kAwkward.size()], false});
+  }
+  add({2, 4, 128, 128, false});
+  add({1, 2, 17, 33, true});
   return std::move(list).take();
 }
 

@@ -31,7 +31,7 @@ namespace weft::ops {
 
 enum class CaseSet : uint8_t {
   awkward,  // 1, 15, 16, 17, 31, 32, 33, 63, 64, 65 and 127 where vector code breaks; small
-  k3,       // the sizes of Kimi K3 (K3 spec 0 and 1); up to 300 MB a case
+  k3,       // the sizes of Kimi K3 (K3 spec 0 and 1) and, where they differ in kind, of Qwen3-Next; up to 300 MB a case
 };
 
 // How a tensor takes part in the call.
