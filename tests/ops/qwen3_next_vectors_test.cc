@@ -143,7 +143,7 @@ TEST_P(QwenVectors, Rotation) {
   rotate(exact_, {1, 8}, 4, same.view(), table.view(), same.mutable_view());
   expect_same_bits(same.view(), y.view(), "in place");
   rotate(bf16_, {1, 8}, 4, x.view(), table.view(), y.mutable_view());
-  expect_values(y, {-1.4140625, 2, -2.828125, 4, 5, 6, 7, 8}, 0.0);  // rounded once
+  expect_values(y, {-1.4140625, 2, -2.828125, 4, 5, 6, 7, 8}, 0.0);               // rounded once
   rotary_table(std::array<int64_t, 1>{3}, frequencies, 2.0F, table.as<float>());  // an attention factor
   rotate(exact_, {1, 8}, 4, x.view(), table.view(), y.mutable_view());
   expect_values(y, {-2.826705041560, 3.992408734754, -5.657714963482, 8.003791132624, 5, 6, 7, 8}, kTolerance);

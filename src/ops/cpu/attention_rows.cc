@@ -23,7 +23,9 @@ constexpr auto kLanes = static_cast<int64_t>(hn::MaxLanes(D()));
 constexpr int kMaxQueries = kLanes == 16 ? 6 : 3;
 constexpr int kPositions = 4;  // of a tile of scores
 constexpr int kColumns = 4;    // vectors of a tile of sums
-constexpr int64_t kChunk = 8;  // positions whose values are added at once: rows may share their sets of L1, which has 8 ways
+// Positions taken together by all queries. Rows may lie a power of two apart and share their sets of L1, so there are few.
+constexpr int64_t kScoreChunk = 8;
+constexpr int64_t kSumChunk = 16;
 
 // Calls body with tiles of at most kMaxQueries queries, as even as they can be: body.template operator()<kQueries>(first).
 template <int kQueries, class Body>
@@ -39,6 +41,12 @@ HWY_INLINE void for_tiles(int64_t count, const Body& body) {
     tile_of<kMaxQueries>(queries, first, body);
     first += queries;
   }
+}
+
+// Asks for the line `ahead` floats behind p. It may lie beyond the page, which a prefetch ignores: its address is a number.
+HWY_INLINE void ask_for(const float* p, int64_t ahead) {
+  __builtin_prefetch(
+      reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(p) + static_cast<uintptr_t>(ahead) * sizeof(float)));
 }
 
 // The first `count` lanes from p, zeros beyond.
@@ -77,18 +85,32 @@ HWY_INLINE void store_totals(const V* sums, float* to) {
 }
 #endif
 
+// Tiles of scores of positions [begin, end).
 struct Scores {
   const float* queries;
   const CachedRows& rows;
   float* scores;
-  int64_t position;  // the first of the tile
+  int64_t begin;
+  int64_t end;
 
   template <int kQueries>
   HWY_NOINLINE void run(int64_t first) const {
+    for (int64_t position = begin; position < end; position += kPositions) {
+      if (rows.size % kLanes == 0) {
+        tile<kQueries, false>(first, position);
+      } else {
+        tile<kQueries, true>(first, position);
+      }
+    }
+  }
+
+  // The last position stands for those behind it.
+  template <int kQueries, bool kTail>
+  HWY_INLINE void tile(int64_t first, int64_t position) const {
     const D d;
     const int64_t padded = padded_size(rows.size);
     const float* query = queries + first * padded;
-    const float* row[kPositions];  // the last stands for those behind it
+    const float* row[kPositions];
     for (int p = 0; p < kPositions; ++p) row[p] = rows.first + std::min(position + p, rows.count - 1) * rows.stride;
     V sum[kQueries][kPositions];
     for (int q = 0; q < kQueries; ++q) {
@@ -99,60 +121,62 @@ struct Scores {
       V x[kQueries];
       for (int q = 0; q < kQueries; ++q) x[q] = hn::LoadU(d, query + q * padded + c);
       for (int p = 0; p < kPositions; ++p) {
+        ask_for(row[p] + c, kScoreChunk * rows.stride);
         const V key = hn::LoadU(d, row[p] + c);
         for (int q = 0; q < kQueries; ++q) sum[q][p] = hn::MulAdd(x[q], key, sum[q][p]);
       }
     }
-    if (c < rows.size) {
+    if constexpr (kTail) {
       for (int p = 0; p < kPositions; ++p) {
         const V key = load_part(row[p] + c, rows.size - c);
         for (int q = 0; q < kQueries; ++q) sum[q][p] = hn::MulAdd(hn::LoadU(d, query + q * padded + c), key, sum[q][p]);
       }
     }
-    for (int q = 0; q < kQueries; ++q) {
-      store_totals(sum[q], scores + (first + q) * kAttentionBlock + position);
-    }
+    for (int q = 0; q < kQueries; ++q) store_totals(sum[q], scores + (first + q) * kAttentionBlock + position);
   }
 };
 
 void scores_of(const float* queries, int64_t count, const CachedRows& rows, float* scores) {
-  for (int64_t position = 0; position < rows.count; position += kPositions) {
-    for_tiles(count, Scores{queries, rows, scores, position});
+  for (int64_t begin = 0; begin < rows.count; begin += kScoreChunk) {
+    for_tiles(count, Scores{queries, rows, scores, begin, std::min(begin + kScoreChunk, rows.count)});
   }
 }
 
+// Tiles of sums over positions [begin, end).
 struct Sums {
   const float* weights;
   const CachedRows& rows;
   float* sums;
-  int64_t begin;  // positions
+  int64_t begin;
   int64_t end;
 
   template <int kQueries>
   HWY_NOINLINE void run(int64_t first) const {
-    const int64_t padded = padded_size(rows.size);
     int64_t c = 0;
-    for (; c + kColumns * kLanes <= rows.size; c += kColumns * kLanes) block<kQueries, kColumns>(first, padded, c, kLanes);
-    for (; c + kLanes <= rows.size; c += kLanes) block<kQueries, 1>(first, padded, c, kLanes);
-    if (c < rows.size) block<kQueries, 1>(first, padded, c, rows.size - c);
+    for (; c + kColumns * kLanes <= rows.size; c += kColumns * kLanes) tile<kQueries, kColumns, false>(first, c);
+    for (; c + kLanes <= rows.size; c += kLanes) tile<kQueries, 1, false>(first, c);
+    if (c < rows.size) tile<kQueries, 1, true>(first, c);
   }
 
-  // `lanes` of kLanes count in the last vector.
-  template <int kQueries, int kVectors>
-  HWY_INLINE void block(int64_t first, int64_t padded, int64_t column, int64_t lanes) const {
+  // Vectors of columns from `column` on; kTail: a part of one.
+  template <int kQueries, int kVectors, bool kTail>
+  HWY_INLINE void tile(int64_t first, int64_t column) const {
     const D d;
+    const int64_t padded = padded_size(rows.size);
     float* to = sums + first * padded + column;
+    const float* weight = weights + first * kAttentionBlock;
     V sum[kQueries][kVectors];
     for (int q = 0; q < kQueries; ++q) {
       for (int v = 0; v < kVectors; ++v) sum[q][v] = hn::LoadU(d, to + q * padded + v * kLanes);
     }
     for (int64_t i = begin; i < end; ++i) {
       const float* row = rows.first + i * rows.stride + column;
-      V weight[kQueries];
-      for (int q = 0; q < kQueries; ++q) weight[q] = hn::Set(d, weights[(first + q) * kAttentionBlock + i]);
+      V factor[kQueries];
+      for (int q = 0; q < kQueries; ++q) factor[q] = hn::Set(d, weight[q * kAttentionBlock + i]);
       for (int v = 0; v < kVectors; ++v) {
-        const V value = lanes == kLanes ? hn::LoadU(d, row + v * kLanes) : load_part(row, lanes);
-        for (int q = 0; q < kQueries; ++q) sum[q][v] = hn::MulAdd(weight[q], value, sum[q][v]);
+        if (first == 0) ask_for(row + v * kLanes, kSumChunk * rows.stride);
+        const V value = kTail ? load_part(row, rows.size - column) : hn::LoadU(d, row + v * kLanes);
+        for (int q = 0; q < kQueries; ++q) sum[q][v] = hn::MulAdd(factor[q], value, sum[q][v]);
       }
     }
     for (int q = 0; q < kQueries; ++q) {
@@ -162,8 +186,8 @@ struct Sums {
 };
 
 void weighted_sums_of(const float* weights, int64_t count, const CachedRows& rows, float* sums) {
-  for (int64_t begin = 0; begin < rows.count; begin += kChunk) {
-    for_tiles(count, Sums{weights, rows, sums, begin, std::min(begin + kChunk, rows.count)});
+  for (int64_t begin = 0; begin < rows.count; begin += kSumChunk) {
+    for_tiles(count, Sums{weights, rows, sums, begin, std::min(begin + kSumChunk, rows.count)});
   }
 }
 

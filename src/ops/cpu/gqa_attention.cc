@@ -7,6 +7,7 @@
 #include "ops/cpu/attention_rows.h"
 #include "ops/cpu/cpu.h"
 #include "ops/cpu/elementwise.h"
+#include "ops/cpu/packed_rows.h"
 #include "ops/math.h"
 #include "ops/split.h"
 
@@ -15,6 +16,7 @@ namespace {
 
 constexpr int64_t kTileQueries = 32;  // with their scores 64 KiB at size 256
 constexpr int64_t kPartsPerThread = 8;
+constexpr auto kFloat = static_cast<int64_t>(sizeof(float));
 
 // Consecutive rows of one sequence.
 struct Tile {
@@ -50,26 +52,30 @@ struct Item {
 struct Part {
   void resize(int64_t queries, int64_t size) {
     softmax.resize(static_cast<size_t>(queries));
-    sums.resize(static_cast<size_t>(queries * padded_size(size)));
+    lines.resize(queries * padded_size(size) * kFloat);
   }
-  std::vector<RunningSoftmax> softmax;  // [queries]
-  std::vector<float> sums;              // [queries, padded size]
+  [[nodiscard]] float* sums() { return reinterpret_cast<float*>(lines.data()); }  // [queries, padded size]
+  std::vector<RunningSoftmax> softmax;                                            // [queries]
+  LineBuffer lines;
 };
 
 struct Scratch {
-  std::vector<float> queries;  // [queries, padded size]
-  std::vector<float> scores;   // [queries, kAttentionBlock]
+  [[nodiscard]] float* queries() { return reinterpret_cast<float*>(query_lines.data()); }  // [queries, padded size]
+  [[nodiscard]] float* scores() { return reinterpret_cast<float*>(score_lines.data()); }   // [queries, kAttentionBlock]
+  LineBuffer query_lines;
+  LineBuffer score_lines;
 };
 
 void pack(const Call& call, const Item& item, Scratch& work) {
   const int64_t size = call.shape.size;
   const int64_t padded = padded_size(size);
-  work.queries.assign(static_cast<size_t>(item.queries(call) * padded), 0.0F);
-  work.scores.resize(static_cast<size_t>(item.queries(call) * kAttentionBlock));
-  float* to = work.queries.data();
+  work.query_lines.resize(item.queries(call) * padded * kFloat);
+  work.score_lines.resize(item.queries(call) * kAttentionBlock * kFloat);
+  float* to = work.queries();
   for (int64_t row = 0; row < item.tile->rows; ++row) {
     const float* from = call.q + item.offset(call, row);
-    for (int64_t g = 0; g < call.group(); ++g, from += size, to += padded) std::copy_n(from, size, to);
+    for (int64_t g = 0; g < call.group(); ++g, from += size, to += padded)
+      std::fill_n(std::copy_n(from, size, to), padded - size, 0.0F);
   }
 }
 
@@ -97,14 +103,14 @@ void attend(const Call& call, const Item& item, int64_t begin, Scratch& work, Pa
   const int64_t first = item.first_in_block(begin);
   const auto count_of = [&](int64_t row) { return std::min(kAttentionBlock, item.tile->position + row + 1 - begin); };
   const int64_t queries = (item.tile->rows - first) * group;
-  float* scores = work.scores.data() + first * group * kAttentionBlock;
-  float* sums = part.sums.data() + first * group * padded;
+  float* scores = work.scores() + first * group * kAttentionBlock;
+  float* sums = part.sums() + first * group * padded;
   for_pages(call, item, begin, 0, count_of(item.tile->rows - 1), [&](int64_t at, const CachedRows& keys, const CachedRows&) {
-    score_rows(work.queries.data() + first * group * padded, queries, keys, scores + at);
+    score_rows(work.queries() + first * group * padded, queries, keys, scores + at);
   });
   for (int64_t row = first; row < item.tile->rows; ++row) {
     for (int64_t j = row * group; j < (row + 1) * group; ++j) {
-      const std::span<float> of_query{work.scores.data() + j * kAttentionBlock, static_cast<size_t>(count_of(row))};
+      const std::span<float> of_query{work.scores() + j * kAttentionBlock, static_cast<size_t>(count_of(row))};
       part.softmax[static_cast<size_t>(j)] = exponentiate(of_query, scale);
     }
   }
@@ -116,7 +122,7 @@ void attend(const Call& call, const Item& item, int64_t begin, Scratch& work, Pa
   for (int64_t row = first; row < item.tile->rows; ++row) {
     for_pages(call, item, begin, common, count_of(row), [&](int64_t at, const CachedRows&, const CachedRows& values) {
       const int64_t j = row * group;
-      add_weighted_rows(work.scores.data() + j * kAttentionBlock + at, group, values, part.sums.data() + j * padded);
+      add_weighted_rows(work.scores() + j * kAttentionBlock + at, group, values, part.sums() + j * padded);
     });
   }
 }
@@ -129,12 +135,12 @@ void start(const Call& call, const Item& item, RunningSoftmax* running) {
 }
 
 // Adds the block to the sums so far of query j, if it reaches the block.
-void add_part(const Call& call, const Item& item, int64_t j, int64_t begin, const Part& part, RunningSoftmax& running) {
+void add_part(const Call& call, const Item& item, int64_t j, int64_t begin, Part& part, RunningSoftmax& running) {
   const int64_t size = call.shape.size;
   const int64_t row = j / call.group();
   if (row < item.first_in_block(begin)) return;
   const MergeFactors factors = merge(running, part.softmax[static_cast<size_t>(j)]);
-  const float* sums = part.sums.data() + j * padded_size(size);
+  const float* sums = part.sums() + j * padded_size(size);
   float* out = call.out + item.offset(call, row) + j % call.group() * size;
   for (int64_t c = 0; c < size; ++c) out[c] = out[c] * factors.old_part + sums[c] * factors.new_part;
 }
@@ -180,16 +186,17 @@ void run_blocks(Context& context, const Call& call, const std::vector<Item>& ite
   const int64_t at_once = std::min(blocks, (context.pool->threads() * kPartsPerThread + count - 1) / count);
   kept_parts.resize(static_cast<size_t>(count * at_once));
   kept_running.resize(static_cast<size_t>(count * queries));
-  Part* parts = kept_parts.data();                // [items, at_once]
+  Part* parts = kept_parts.data();                // [at_once, items]
   RunningSoftmax* running = kept_running.data();  // [items, queries]
   for (int64_t p = 0; p < count * at_once; ++p) parts[p].resize(queries, call.shape.size);
   for (int64_t i = 0; i < count; ++i) start(call, items[static_cast<size_t>(i)], running + i * queries);
   for (int64_t block = 0; block < blocks; block += at_once) {
-    context.pool->parallel_for(count * at_once, 1, [&](int64_t first, int64_t end) {
+    // All key/value heads of a block are one task: they share pages, which the processor's own prefetching reads as a whole.
+    context.pool->parallel_for(count * at_once, call.shape.kv_heads, [&](int64_t first, int64_t end) {
       thread_local Scratch work;
       for (int64_t p = first; p < end; ++p) {
-        const Item& item = items[static_cast<size_t>(p / at_once)];
-        const int64_t begin = (block + p % at_once) * kAttentionBlock;
+        const Item& item = items[static_cast<size_t>(p % count)];
+        const int64_t begin = (block + p / count) * kAttentionBlock;
         if (begin >= item.tile->end()) continue;
         pack(call, item, work);
         attend(call, item, begin, work, parts[p]);
@@ -203,7 +210,7 @@ void run_blocks(Context& context, const Call& call, const std::vector<Item>& ite
         const Item& item = items[static_cast<size_t>(i)];
         if (j >= item.queries(call)) continue;
         for (int64_t b = 0; b < at_once && (block + b) * kAttentionBlock < item.tile->end(); ++b) {
-          add_part(call, item, j, (block + b) * kAttentionBlock, parts[i * at_once + b], running[at]);
+          add_part(call, item, j, (block + b) * kAttentionBlock, parts[b * count + i], running[at]);
         }
       }
     });
@@ -232,8 +239,7 @@ void gqa_attention(Context& context, const GqaShape& shape, TensorView q, std::s
     for (int64_t head = 0; head < shape.kv_heads; ++head) items.push_back({&tile, head});
   }
   const int64_t queries = rows_of_tile * call.group();
-  const int threads = context.pool->threads();
-  if (threads > 1 && static_cast<int64_t>(items.size()) < int64_t{4} * threads && longest > kAttentionBlock) {
+  if (static_cast<int64_t>(items.size()) < int64_t{4} * context.pool->threads() && longest > kAttentionBlock) {
     run_blocks(context, call, items, longest, queries);
   } else {
     run_items(context, call, items, longest * 2 * shape.size * queries / 16);
