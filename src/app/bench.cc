@@ -148,7 +148,7 @@ void add_bench(CLI::App& app, Command& command) {
   const auto [mem, mem_flags] = make("mem", "Memory bandwidth and peak arithmetic", measure_mem);
   add_threads(*mem, *mem_flags);
 
-  const auto [operators, ops_flags] = make("ops", "Operators at the sizes of Kimi K3", measure_ops);
+  const auto [operators, ops_flags] = make("ops", "Operators at the sizes of Kimi K3 and Qwen3-Next", measure_ops);
   add_threads(*operators, *ops_flags);
   operators->add_option("--op", ops_flags->op, "One operator, for example linear; default: all")->type_name("NAME");
   operators->add_option("--device", ops_flags->device, "Where: cpu or cuda")

@@ -6,6 +6,7 @@
 #include "model/checkpoint.h"
 #include "model/model_config.h"
 #include "model/param_table.h"
+#include "ops/attention_parts.h"
 #include "ops/weight.h"
 
 namespace weft {
@@ -16,9 +17,7 @@ constexpr int64_t kAlignment = 256;           // of what is taken from a device
 constexpr int64_t kSlack = 256 * kAlignment;  // of all tensors of a step
 constexpr int64_t kGemmBytes = 32LL << 20;    // cuBLASLt's own workspace
 constexpr int64_t kRowsAtOnce = 512;          // of the CUDA operator moe
-constexpr int64_t kAttentionRows = 16;        // of the CUDA operators of attention, and the parts of each
-constexpr int64_t kAttentionParts = 32;
-constexpr int64_t kTableBytes = 1LL << 20;  // of a draw: masks, penalties
+constexpr int64_t kTableBytes = 1LL << 20;    // of a draw: masks, penalties
 constexpr int64_t kExpertTable = sizeof(ops::ExpertView);
 
 }  // namespace
@@ -61,7 +60,7 @@ GpuWorkspace gpu_workspace(const ModelConfig& config, LayerRange layers, int64_t
   const int64_t moe = config.experts > 0 ? kFloat * std::min(rows, kRowsAtOnce) * config.router.experts_per_token *
                                                (config.moe_intermediate_size + config.expert_width())
                                          : 0;
-  const int64_t attention = kFloat * std::min(rows, kAttentionRows) * config.attention_scratch(kAttentionParts);
+  const int64_t attention = kFloat * std::min(rows, ops::kRowsInParts) * config.attention_scratch();
   const int64_t draw = last ? logits_rows * (kFloat * config.vocab_size + kTableBytes) : 0;
   made.operators = std::max({gemm, moe, attention, draw}) + kSlack;
   return made;

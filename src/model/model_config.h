@@ -77,11 +77,11 @@ struct ModelConfig {
   [[nodiscard]] virtual int64_t expert_width() const { return hidden_size; }  // Z, what the experts act on
 
   // For plans. Elements of a row that live at once in the mixer and in the MLP of a layer, as the family takes them; the widest
-  // input of a product; floats of scratch memory of one row of the attention in `parts` parts.
+  // input of a product; floats of scratch memory of one row of the attention on a GPU (ops/attention_parts.h).
   [[nodiscard]] virtual int64_t mixer_elements(LayerIndex layer) const = 0;
   [[nodiscard]] virtual int64_t mlp_elements(LayerIndex layer) const = 0;
   [[nodiscard]] virtual int64_t widest_input() const = 0;
-  [[nodiscard]] virtual int64_t attention_scratch(int64_t parts) const = 0;
+  [[nodiscard]] virtual int64_t attention_scratch() const = 0;
   // Operations of the mixer beside its products: of each token, and of each pair of a token and an earlier position.
   struct MixerOperations {
     int64_t of_token = 0;

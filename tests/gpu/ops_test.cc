@@ -2,11 +2,13 @@
 #include "ops/ops.h"
 
 #include <cmath>
+#include <cstring>
 #include <map>
 
 #include <gtest/gtest.h>
 
 #include "ops/suite/device_operands.h"
+#include "ops/suite/random.h"
 #include "parallel/communicator.h"
 
 namespace weft::ops {
@@ -136,6 +138,49 @@ TEST(CudaRoute, NaNGivesNaNWeights) {
   EXPECT_EQ((std::vector<int32_t>(found.as<int32_t>().begin(), found.as<int32_t>().end())), (std::vector<int32_t>{0, 2, 0, 1}));
   const Tensor found_weights = machine.device->fetch(weights);
   for (const float weight : found_weights.as<float>()) EXPECT_TRUE(std::isnan(weight));
+}
+
+// The two kernels of gqa_attention (few rows, many rows) give a row the same bits.
+TEST(CudaGqa, RowsDoNotDependOnTheOthers) {
+  constexpr int64_t kRows = 40;
+  for (const GqaShape& shape : {GqaShape{16, 2, 256}, GqaShape{6, 2, 100}}) {
+    for (const int64_t start : {0, 1000, 9000}) {
+      Machine machine;
+      const Workspace::Scope scope(machine.memory);
+      Random numbers(3);
+      const auto put = [&](const Shape& of) {
+        Tensor values = Tensor::zeros(DType::f32, of);
+        for (float& value : values.as<float>()) value = static_cast<float>(numbers.uniform(-2.0, 2.0));
+        const MutableTensorView there = machine.memory.take(of);
+        machine.device->upload(there.data, values.data(), there.bytes());
+        return there;
+      };
+      const int64_t width = shape.heads * shape.size;
+      const int64_t page_size = kPageTokens * 2 * shape.kv_heads * shape.size;
+      const int64_t page_count = (start + kRows + kPageTokens - 1) / kPageTokens;
+      const MutableTensorView cache = put({page_count, page_size});
+      const MutableTensorView q = put({kRows, width});
+      std::vector<float*> pages;
+      for (int64_t i = 0; i < page_count; ++i) pages.push_back(reinterpret_cast<float*>(cache.data) + i * page_size);
+      const auto rows_of = [&](const MutableTensorView& view, int64_t begin, int64_t count) {
+        return MutableTensorView{DType::f32, {count, width}, view.data + begin * width * 4};
+      };
+      const auto run = [&](int64_t step) {
+        const MutableTensorView out = machine.memory.take({kRows, width});
+        for (int64_t begin = 0; begin < kRows; begin += step) {
+          const PagedSegment segment{0, step, start + begin, pages};
+          gqa_attention(machine.gpu, shape, rows_of(q, begin, step), {&segment, 1}, rows_of(out, begin, step));
+        }
+        return machine.device->fetch(out);
+      };
+      const Tensor together = run(kRows);
+      for (const int64_t step : {1, 8, 20}) {
+        const Tensor apart = run(step);
+        EXPECT_EQ(std::memcmp(together.view().data, apart.view().data, static_cast<size_t>(together.bytes())), 0)
+            << shape.size << " at " << start << ", " << step << " rows a call";
+      }
+    }
+  }
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 
 #include "base/json.h"
 #include "model/model_config.h"
+#include "ops/attention_parts.h"
 
 namespace weft {
 
@@ -47,7 +48,7 @@ struct KimiConfig final : ModelConfig {
   [[nodiscard]] int64_t mixer_elements(LayerIndex layer) const override;
   [[nodiscard]] int64_t mlp_elements(LayerIndex layer) const override;
   [[nodiscard]] int64_t widest_input() const override;
-  [[nodiscard]] int64_t attention_scratch(int64_t parts) const override { return mla.heads * parts * (2 + mla.latent); }
+  [[nodiscard]] int64_t attention_scratch() const override { return mla.heads * ops::kMlaParts * (2 + mla.latent); }
   [[nodiscard]] MixerOperations mixer_operations(LayerIndex layer) const override;
   [[nodiscard]] Json describe() const override;
   [[nodiscard]] std::string summary() const override;

@@ -10,6 +10,7 @@
 
 #include "base/json.h"
 #include "model/model_config.h"
+#include "ops/attention_parts.h"
 
 namespace weft {
 
@@ -56,9 +57,7 @@ struct QwenConfig final : ModelConfig {
   [[nodiscard]] int64_t mixer_elements(LayerIndex layer) const override;
   [[nodiscard]] int64_t mlp_elements(LayerIndex layer) const override;
   [[nodiscard]] int64_t widest_input() const override;
-  [[nodiscard]] int64_t attention_scratch(int64_t parts) const override {
-    return attention.heads * parts * (2 + attention.size);
-  }
+  [[nodiscard]] int64_t attention_scratch() const override { return attention.heads * ops::kGqaParts * (2 + attention.size); }
   [[nodiscard]] MixerOperations mixer_operations(LayerIndex layer) const override;
   [[nodiscard]] Json describe() const override;
   [[nodiscard]] std::string summary() const override;

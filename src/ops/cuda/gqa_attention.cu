@@ -1,3 +1,4 @@
+#include "ops/attention_parts.h"
 #include "ops/cuda/cuda.h"
 #include "ops/cuda/paged.cuh"
 #include "ops/cuda/tables.h"
@@ -11,9 +12,8 @@ namespace {
 // a block adds them up itself, in the same order. Neither grid depends on the number of positions, so a recorded step serves
 // them all. Inside a part, each warp takes every kWarps-th batch of positions for all query heads of the block, so that keys
 // and values are read once for them.
-constexpr int64_t kParts = 64;
+constexpr int64_t kParts = kGqaParts;
 constexpr int64_t kPartUnit = kPageTokens;
-constexpr int64_t kFewRows = 16;
 
 // What a further average changes. Written out, so that all kernels round alike.
 struct Merge {
@@ -253,7 +253,7 @@ void run(Context& context, const GqaShape& shape, TensorView q, std::span<const 
   const auto rows = static_cast<unsigned>(q.shape[0]);
   const auto count = static_cast<int64_t>(segments.size());
   const auto blocks = static_cast<unsigned>(shape.kv_heads) * blocks_for(shape.heads / shape.kv_heads, kHeads);
-  if (rows > kFewRows) {
+  if (rows > kRowsInParts) {
     attention_kernel<kHeads, kColumns, false><<<dim3(blocks, rows), kThreads, 0, stream_of(context)>>>(
         shape, floats(q), segments.data(), count, nullptr, floats(out), context.rounds());
   } else {

@@ -1,3 +1,4 @@
+#include "ops/attention_parts.h"
 #include "ops/cuda/cuda.h"
 #include "ops/cuda/paged.cuh"
 #include "ops/cuda/tables.h"
@@ -9,8 +10,7 @@ namespace {
 // The positions of a row are cut into kParts parts, whose ends depend on the row's position only, so that the row's bits do not
 // depend on the other rows. Few rows: a block for each part, and a second kernel that adds the parts up. Many rows: a block
 // adds them up itself, in the same order. Neither grid depends on the number of positions, so a recorded step serves them all.
-constexpr int64_t kParts = 32;
-constexpr int64_t kFewRows = 16;
+constexpr int64_t kParts = kMlaParts;
 constexpr int64_t kTile = 16;  // positions that a block has in shared memory at once; a warp holds their scores, one in a lane
 constexpr int kHeads = 2;      // of a warp
 constexpr int64_t kBlockHeads = kWarps * kHeads;
@@ -208,7 +208,7 @@ void mla_attention(Context& context, const MlaShape& shape, TensorView q, Tensor
   const auto count = static_cast<int64_t>(there.size());
   const unsigned groups = blocks_for(shape.heads, kBlockHeads);
   const auto shared = static_cast<size_t>(kTile * (shape.latent + shape.rope)) * sizeof(float);
-  if (rows > kFewRows) {
+  if (rows > kRowsInParts) {
     attention_kernel<false><<<dim3(groups, static_cast<unsigned>(rows)), kThreads, shared, stream_of(context)>>>(
         shape, floats(q), floats(ql), there.data(), count, nullptr, floats(lat));
   } else {
