@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/guard.h"
 #include "text/chatml_parser.h"
 #include "text/chatml_renderer.h"
 #include "text/kimi_tokenizer.h"
@@ -25,13 +26,17 @@ class Xtml final : public Dialect {
 
 class Chatml final : public Dialect {
  public:
-  explicit Chatml(std::optional<ChatTemplate> chat_template) : template_(chat_template) {}
+  // `refused`: why there is no template, where the checkpoint has one.
+  explicit Chatml(std::optional<ChatTemplate> chat_template, std::optional<Failure> refused = std::nullopt)
+      : template_(chat_template), refused_(std::move(refused)) {}
 
   [[nodiscard]] ChatStyle style() const override { return ChatStyle::chatml; }
   [[nodiscard]] std::vector<std::string> notes() const override {
-    return {fmt::format("chat template: {}", template_ ? template_->description() : "none; only raw text can be answered")};
+    if (refused_) return {fmt::format("conversations cannot be rendered: {}", refused_->message)};
+    return {fmt::format("chat template: {}", template_ ? template_->description() : "none; conversations cannot be rendered")};
   }
   [[nodiscard]] RenderedPrompt render(const ChatRequest& request) const override {
+    if (refused_) refused_->raise();
     if (!template_)
       fail(ErrorKind::bad_checkpoint, "chat template",
            "wanted chat_template.jinja, or 'chat_template' in tokenizer_config.json, beside tokenizer.json, found neither");
@@ -43,6 +48,7 @@ class Chatml final : public Dialect {
 
  private:
   std::optional<ChatTemplate> template_;
+  std::optional<Failure> refused_;
 };
 
 }  // namespace
@@ -59,7 +65,13 @@ ChatFormat ChatFormat::load(const std::filesystem::path& folder) {
     return std::filesystem::exists(folder / name, ignored);
   };
   if (has("tiktoken.model")) return kimi(load_kimi_tokenizer(folder));
-  if (has("tokenizer.json")) return qwen(load_qwen_tokenizer(folder), load_chat_template(folder));
+  if (has("tokenizer.json")) {
+    // Text can be encoded whatever form a conversation has.
+    std::optional<ChatTemplate> chat_template;
+    std::optional<Failure> refused = guard([&] { chat_template = load_chat_template(folder); });
+    if (refused && refused->kind != ErrorKind::unsupported) refused->raise();
+    return {load_qwen_tokenizer(folder), std::make_unique<const Chatml>(chat_template, std::move(refused))};
+  }
   fail(ErrorKind::bad_checkpoint, folder.string(), "wanted tiktoken.model (Kimi) or tokenizer.json (Qwen), found neither");
 }
 

@@ -33,8 +33,9 @@ struct ChatPrompt {
 
 class ChatFormat {
  public:
-  // By the files that the folder has: tiktoken.model is Kimi's tokenizer and XTML; tokenizer.json is Qwen's and ChatML. Throws
-  // bad_checkpoint when there is neither; else errors of load_kimi_tokenizer, load_qwen_tokenizer and load_chat_template.
+  // By the files of the folder: tiktoken.model is Kimi's tokenizer and XTML; tokenizer.json is Qwen's and ChatML. Throws
+  // bad_checkpoint when there is neither, and errors of the loaders; an unsupported chat template is thrown by render() alone,
+  // and is in notes().
   static ChatFormat load(const std::filesystem::path& folder);
   static ChatFormat kimi(Tokenizer tokenizer);
   // Without a template, render() throws bad_checkpoint.

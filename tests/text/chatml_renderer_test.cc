@@ -1,8 +1,12 @@
 #include "text/chatml_renderer.h"
 
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
 #include <string>
 #include <vector>
+
+#include <unistd.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -226,6 +230,21 @@ TEST(ChatFormat, IsChosenByTheFilesOfTheFolder) {
     ADD_FAILURE() << "no error";
   } catch (const Error& error) {
     EXPECT_THAT(error.what(), HasSubstr("wanted tiktoken.model (Kimi) or tokenizer.json (Qwen), found neither"));
+  }
+  const std::filesystem::path folder = std::filesystem::temp_directory_path() / fmt::format("weft-xml-calls-{}", ::getpid());
+  std::filesystem::create_directories(folder);
+  std::ofstream(folder / "tokenizer.json") << text_test::toy_qwen_files().tokenizer;
+  std::ofstream(folder / "chat_template.jinja") << "<|im_start|>{{ '<tool_call>\n<function=' }}{% if add_generation_prompt %}";
+  const ChatFormat coder = ChatFormat::load(folder);
+  std::filesystem::remove_all(folder);
+  EXPECT_EQ(coder.tokenizer().encode("ab").size(), small_qwen().encode("ab").size());
+  EXPECT_THAT(coder.notes(), ElementsAre(HasSubstr("conversations cannot be rendered: ")));
+  try {
+    (void)coder.render(R"({"messages": [{"role": "user", "content": "Hi"}]})");
+    ADD_FAILURE() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::unsupported);
+    EXPECT_THAT(error.what(), HasSubstr("chat_template.jinja] wanted tool calls as JSON"));
   }
   try {
     (void)ChatFormat::qwen(make_qwen_tokenizer(text_test::toy_qwen_files()), std::nullopt)
