@@ -227,10 +227,10 @@ void measure_steps(bench::Record& record) {
 int run(int count, char** words) {
   bench::Record record{"grammar", {}, {{"answers_of_a_repeat", kAnswers}, {"most_tokens", kBudget}}, {}};
   const ChatFormat mini = ChatFormat::load(std::string(WEFT_BENCH_SOURCE) + "/models/k3-mini");
-  measure_masks("5,888 ranks", std::make_shared<const grammar::Vocabulary>(mini.tokenizer()), record);
-  const KimiTokenizer generated = KimiTokenizer::from_files(text_test::toy_files(163'584));
+  measure_masks("5,888 ranks", std::make_shared<const grammar::Vocabulary>(mini.tokenizer(), ChatStyle::xtml), record);
+  const Tokenizer generated = make_kimi_tokenizer(text_test::toy_files(163'584));
   const bench::Timer timer;
-  const auto large = std::make_shared<const grammar::Vocabulary>(generated);
+  const auto large = std::make_shared<const grammar::Vocabulary>(generated, ChatStyle::xtml);
   record.facts["vocabulary_of_163584_ranks_seconds"] = timer.seconds();
   measure_masks("163,584 ranks", large, record);
   measure_steps(record);

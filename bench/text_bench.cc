@@ -8,10 +8,10 @@
 #include <benchmark/benchmark.h>
 
 #include "base/file.h"
-#include "text/output_parser.h"
+#include "text/kimi_tokenizer.h"
 #include "text/parser_streams.h"
-#include "text/tokenizer.h"
 #include "text/toy_vocabulary.h"
+#include "text/xtml_parser.h"
 
 namespace weft {
 namespace {
@@ -24,25 +24,25 @@ const std::vector<std::string>& tokens() {
   static const std::vector<std::string> made = text_test::toy_tokens(kRanks);
   return made;
 }
-const KimiTokenizer::Files& files() {
-  static const KimiTokenizer::Files made{.tiktoken_model = text_test::model_file(tokens()),
-                                         .tokenizer_config = text_test::config_file(kRanks),
-                                         .config = {},
-                                         .generation_config = {}};
+const KimiFiles& files() {
+  static const KimiFiles made{.tiktoken_model = text_test::model_file(tokens()),
+                              .tokenizer_config = text_test::config_file(kRanks),
+                              .config = {},
+                              .generation_config = {}};
   return made;
 }
-const KimiTokenizer& generated() {
-  static const KimiTokenizer made = KimiTokenizer::from_files(files());
+const Tokenizer& generated() {
+  static const Tokenizer made = make_kimi_tokenizer(files());
   return made;
 }
 
 void load(benchmark::State& state) {
   (void)files();
-  for (auto step : state) benchmark::DoNotOptimize(KimiTokenizer::from_files(files()).vocab_size());
+  for (auto step : state) benchmark::DoNotOptimize(make_kimi_tokenizer(files()).vocab_size());
 }
 BENCHMARK(load)->Unit(benchmark::kMillisecond);
 
-void encode(benchmark::State& state, const std::string& text, const KimiTokenizer& tokenizer = generated()) {
+void encode(benchmark::State& state, const std::string& text, const Tokenizer& tokenizer = generated()) {
   size_t ids = 0;
   for (auto step : state) ids = tokenizer.encode(text).size();
   state.SetBytesProcessed(state.iterations() * static_cast<int64_t>(text.size()));
@@ -70,7 +70,7 @@ BENCHMARK(encode_documents)->Unit(benchmark::kMillisecond);
 
 // A trained vocabulary, but a small one.
 void encode_documents_small_vocabulary(benchmark::State& state) {
-  static const KimiTokenizer small = KimiTokenizer::load(kSource / "models/k3-mini");
+  static const Tokenizer small = load_kimi_tokenizer(kSource / "models/k3-mini");
   encode(state, documents(), small);
 }
 BENCHMARK(encode_documents_small_vocabulary)->Unit(benchmark::kMillisecond);
@@ -99,7 +99,7 @@ void parse_ids(benchmark::State& state) {
   segments.push_back({text_test::toy_text(tokens(), 1 << 20, 5), false});
   const auto ids = generated().encode(segments);
   for (auto step : state) {
-    OutputParser parser(generated(), {.start = ParserStart::think});
+    OutputParser parser = xtml_parser(generated(), {.start = ParserStart::think});
     for (const TokenId id : ids) {
       parser.feed_token(id);
       benchmark::DoNotOptimize(parser.take_events());

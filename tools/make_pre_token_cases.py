@@ -1,22 +1,33 @@
 #!/usr/bin/env python3
-"""Writes tests/fixtures/text/pre_tokens.json: random strings, cut by a regular expression engine with the pattern of
-prompt_and_api.md 1.3. The tests compare the hand-written scanner with it.
+"""Writes tests/fixtures/text/pre_tokens.json (kimi) or qwen_pre_tokens.json (qwen): random strings, cut by a regular expression engine
+with the pattern of prompt_and_api.md 1.3 or 1.8. The tests compare the hand-written scanners with them.
 
-    pip install regex && python3 tools/make_pre_token_cases.py > tests/fixtures/text/pre_tokens.json
+    pip install regex && python3 tools/make_pre_token_cases.py kimi > tests/fixtures/text/pre_tokens.json
 """
 
 import json
 import random
+import sys
 
 import regex
 
 W, NOT_W = r"\p{White_Space}", r"\P{White_Space}"
-PATTERN = regex.compile(
+KIMI = regex.compile(
     "|".join([
         r"[\p{Han}]+",
         r"[^\r\n\p{L}\p{N}]?[[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]&&[^\p{Han}]]*[[\p{Ll}\p{Lm}\p{Lo}\p{M}]&&[^\p{Han}]]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
         r"[^\r\n\p{L}\p{N}]?[[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]&&[^\p{Han}]]+[[\p{Ll}\p{Lm}\p{Lo}\p{M}]&&[^\p{Han}]]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
         r"\p{N}{1,3}",
+        r" ?[^" + W + r"\p{L}\p{N}]+[\r\n]*",
+        W + r"*[\r\n]+",
+        W + r"+(?!" + NOT_W + r")",
+        W + r"+",
+    ]), regex.V1)
+QWEN = regex.compile(
+    "|".join([
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)",
+        r"[^\r\n\p{L}\p{N}]?\p{L}+",
+        r"\p{N}",
         r" ?[^" + W + r"\p{L}\p{N}]+[\r\n]*",
         W + r"*[\r\n]+",
         W + r"+(?!" + NOT_W + r")",
@@ -33,15 +44,15 @@ ALPHABETS = [
 
 
 def main():
+    pattern, count = {"kimi": (KIMI, 3000), "qwen": (QWEN, 1500)}[sys.argv[1]]
     random.seed(20260101)
     sets, weights = [a for a, _ in ALPHABETS], [w for _, w in ALPHABETS]
     print("[")
-    count = 3000
     for i in range(count):
         # Some strings use few classes, so that long runs and backtracking occur.
         some = random.choices(range(len(sets)), weights, k=random.choice([1, 2, 2, 3, 17]))
         text = "".join(random.choice(sets[random.choice(some)]) for _ in range(random.randint(1, 24)))
-        pieces = PATTERN.findall(text)
+        pieces = pattern.findall(text)
         assert "".join(pieces) == text
         print(json.dumps(pieces, ensure_ascii=True) + ("," if i + 1 < count else ""))
     print("]")

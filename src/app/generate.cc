@@ -70,7 +70,7 @@ ExitCode generate(const Flags& flags) {
   ChatSession session(*model, engine, request.request);
   const TurnResult result = session.answer(options);
   printer.finish(false);
-  if (flags.json) write_json_output(result_json(*model, result, request.request.thinking));
+  if (flags.json) write_json_output(result_json(*model, result));
   for (const std::string& note : result.notes) write_note("note: " + note);
   write_note(summary_line(*model, result));
   if (result.end == RequestEnd::timeout) return kExitTimeout;

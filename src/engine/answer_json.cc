@@ -66,8 +66,8 @@ std::string tool_call_line(const ToolCall& call) {
   return line + "}";
 }
 
-Json result_json(const Model& model, const TurnResult& result, bool thinking) {
-  Json made = message_json(result.answer, thinking);
+Json result_json(const Model& model, const TurnResult& result) {
+  Json made = message_json(result.answer, result.thinking);
   made.erase("role");
   made["finish_reason"] = result.end == RequestEnd::cancelled ? Json(nullptr) : Json(to_string(result.answer.finish_reason));
   made["usage"] = usage_json(result);

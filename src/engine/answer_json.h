@@ -17,7 +17,7 @@ namespace weft {
 [[nodiscard]] std::string tool_call_line(const ToolCall& call);
 
 // What `weft generate --json` prints: the message's fields, "finish_reason" (null when interrupted), "usage", "weft".
-[[nodiscard]] Json result_json(const Model& model, const TurnResult& result, bool thinking);
+[[nodiscard]] Json result_json(const Model& model, const TurnResult& result);
 
 // "prompt 100 tokens at 512.0 tokens/s, generated 82 tokens at 40.1 tokens/s, ..."
 [[nodiscard]] std::string summary_line(const Model& model, const TurnResult& result);

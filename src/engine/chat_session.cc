@@ -34,7 +34,7 @@ void ChatSession::take_back(size_t count) {
   request_.messages.resize(count);
 }
 
-std::vector<TokenId> ChatSession::new_ids(const ChatPrompt& prompt) const {
+std::vector<TokenId> ChatSession::prompt_ids(const ChatPrompt& prompt) const {
   if (answered_ == 0) return prompt.ids;
   // The ids up to the last answer stay, whatever ids the model chose to write it with. What is rendered behind it does not
   // depend on those.
@@ -44,19 +44,19 @@ std::vector<TokenId> ChatSession::new_ids(const ChatPrompt& prompt) const {
   past.response_format = {};
   past.add_generation_prompt = false;
   past.continue_final = false;
-  const std::vector<Segment> before = render_xtml(past).segments;
+  const std::vector<Segment> before = model_.format().render_segments(past).segments;
   const bool extends =
       before.size() <= prompt.segments.size() && std::equal(before.begin(), before.end(), prompt.segments.begin());
-  if (!extends) fail(ErrorKind::internal, kPlace, "the rendered history is not the beginning of the rendered conversation");
-  return model_.format().tokenizer().encode(std::span(prompt.segments).subspan(before.size()));
+  if (!extends) return prompt.ids;
+  const std::vector<TokenId> fresh = model_.format().tokenizer().encode(std::span(prompt.segments).subspan(before.size()));
+  std::vector<TokenId> ids = ids_;
+  ids.insert(ids.end(), fresh.begin(), fresh.end());
+  return ids;
 }
 
 TurnResult ChatSession::answer(const AnswerOptions& options) {
   const ChatPrompt prompt = model_.format().render(request_);
-  std::vector<TokenId> ids = ids_;
-  const std::vector<TokenId> fresh = new_ids(prompt);
-  ids.insert(ids.end(), fresh.begin(), fresh.end());
-
+  std::vector<TokenId> ids = prompt_ids(prompt);
   std::vector<std::string> notes = prompt.notes;
   const std::optional<grammar::AnswerRules> rules = grammar::AnswerRules::of(request_, model_.vocabulary(), notes);
   TurnOptions turn_options = options.turn;

@@ -1,5 +1,6 @@
-// A conversation. Its ids only ever grow, and the engine keeps the state at the end of each answer, so a further answer
-// computes what closes the last one, the new messages and the generation prompt (as long as the store has room for that state).
+// A conversation. The engine keeps the state at the end of each answer, so a further answer computes what closes the last one,
+// the new messages and the generation prompt (as long as the store has room for that state). Where a format renders the history
+// otherwise once more follows (Qwen leaves out reasoning before the last question), all behind the change is computed anew.
 //
 //     ChatSession session(model, engine, parse_chat_request(json));
 //     TurnResult first = session.answer(options);
@@ -47,8 +48,8 @@ class ChatSession {
   [[nodiscard]] const std::vector<TokenId>& ids() const { return ids_; }
 
  private:
-  // The ids between what the conversation has so far and the next answer.
-  [[nodiscard]] std::vector<TokenId> new_ids(const ChatPrompt& prompt) const;
+  // The ids of the conversation up to the next answer.
+  [[nodiscard]] std::vector<TokenId> prompt_ids(const ChatPrompt& prompt) const;
   void drive(RequestId id, Turn& turn, const AnswerOptions& options);
   void keep(const TurnResult& result);
 

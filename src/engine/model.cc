@@ -7,7 +7,7 @@ namespace weft {
 
 Model::Model(ChatFormat format, std::unique_ptr<Executor> executor, int64_t max_context, SamplingChoice defaults)
     : format_(std::move(format)), executor_(std::move(executor)), max_context_(max_context), defaults_(defaults) {
-  const KimiTokenizer& tokenizer = format_.tokenizer();
+  const Tokenizer& tokenizer = format_.tokenizer();
   const int64_t vocab = executor_->vocab_size();
   if (tokenizer.vocab_size() > vocab) {
     fail(ErrorKind::bad_checkpoint, "tokenizer", "wanted at most the {} ids of the model, found {}", vocab,
@@ -17,7 +17,7 @@ Model::Model(ChatFormat format, std::unique_ptr<Executor> executor, int64_t max_
   for (TokenId id = 0; id < tokenizer.vocab_size(); ++id) {
     if (tokenizer.is_control(id)) {
       control_ids_.push_back(id);
-      if (tokenizer.token_bytes(id).starts_with("<|reserved_token_")) continue;
+      if (tokenizer.is_reserved(id)) continue;
     }
     valid_ids_[static_cast<size_t>(id) / 32] |= 1U << (static_cast<uint32_t>(id) % 32);
   }
@@ -26,7 +26,8 @@ Model::Model(ChatFormat format, std::unique_ptr<Executor> executor, int64_t max_
 Model::~Model() = default;
 
 const std::shared_ptr<const grammar::Vocabulary>& Model::vocabulary() const {
-  std::call_once(vocabulary_made_, [&] { vocabulary_ = std::make_shared<const grammar::Vocabulary>(format_.tokenizer()); });
+  std::call_once(vocabulary_made_,
+                 [&] { vocabulary_ = std::make_shared<const grammar::Vocabulary>(format_.tokenizer(), format_.style()); });
   return vocabulary_;
 }
 
@@ -40,6 +41,7 @@ std::unique_ptr<Model> Model::load(const ModelOptions& options) {
   model->stages_ = loaded.stages;
   model->weight_bytes_ = loaded.weight_bytes;
   model->notes_ = loaded.notes;
+  for (std::string& note : model->format_.notes()) model->notes_.push_back(std::move(note));
   return model;
 }
 

@@ -8,8 +8,8 @@ Turn::Turn(const Model& model, const ChatPrompt& prompt, const TurnOptions& opti
     : model_(model),
       options_(options),
       start_(prompt.start),
+      thinking_(prompt.thinking),
       parser_(model.format().parser(prompt)),
-      closer_(model.format().tokenizer(), prompt.start),
       notes_(prompt.notes) {}
 
 GenerateRequest Turn::request(std::vector<TokenId> ids) const {
@@ -49,7 +49,6 @@ bool Turn::on_token(const ops::Sampled& token) {
   generated_.push_back(token.id);
   logprobs_.push_back(token.logprob);
   parser_.feed_token(token.id);
-  closer_.add(token.id);
   return parser_.done() || model_.format().tokenizer().is_stop(token.id);
 }
 
@@ -72,6 +71,7 @@ TurnResult Turn::result() {
           .end = report_->end,
           .statistics = *report_,
           .counters = parser_.counters(),
+          .thinking = thinking_,
           .sampling = options_.sampling,
           .ids = generated_,
           .logprobs = logprobs_,
@@ -81,7 +81,7 @@ TurnResult Turn::result() {
 std::vector<TokenId> Turn::whole_turn() const {
   std::vector<TokenId> ids = generated_;
   if (!ids.empty() && model_.format().tokenizer().is_stop(ids.back())) ids.pop_back();
-  const std::vector<TokenId> closers = closer_.closers();
+  const std::vector<TokenId> closers = parser_.closers();
   ids.insert(ids.end(), closers.begin(), closers.end());
   return ids;
 }

@@ -20,7 +20,6 @@
 #include "engine/grammar/answer_rules.h"
 #include "engine/model.h"
 #include "engine/request.h"
-#include "engine/turn_closer.h"
 #include "text/chat.h"
 
 namespace weft {
@@ -36,6 +35,7 @@ struct TurnResult {
   RequestEnd end = RequestEnd::cancelled;
   RequestReport statistics;
   ParserCounters counters;
+  bool thinking = true;  // the prompt let the model reason
   ops::SamplingParams sampling;
   std::vector<TokenId> ids;        // generated, markers and the end token included
   std::vector<float> logprobs;     // of the same ids (natural, raw logits)
@@ -76,8 +76,8 @@ class Turn final : public TokenSink {
   const Model& model_;
   TurnOptions options_;
   ParserStart start_;
+  bool thinking_;
   OutputParser parser_;
-  TurnCloser closer_;
   AnswerBuilder builder_;
   std::vector<std::string> notes_;
   std::shared_ptr<grammar::Matcher> matcher_;       // of options_.rules

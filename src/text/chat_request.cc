@@ -220,8 +220,10 @@ ChatMessage read_message(const JsonValue& value, size_t index, bool last, bool& 
     case Role::user: break;
     case Role::assistant:
       known.insert(known.end(), {"reasoning_content", "reasoning", "tool_calls"});
-      message.reasoning = fields.string("reasoning_content");
-      if (message.reasoning.empty()) message.reasoning = fields.string("reasoning");
+      for (const std::string_view key : {"reasoning_content", "reasoning"}) {
+        const JsonValue* reasoning = fields.get(key, Kind::string);
+        if (reasoning != nullptr && (!message.reasoning || message.reasoning->empty())) message.reasoning = reasoning->text;
+      }
       message.tool_calls = read_tool_calls(fields, ignored);
       break;
     case Role::tool:
@@ -339,7 +341,12 @@ class ThinkingControl {
     decided_ = true;
     request_.thinking_effort = std::move(level);
   }
-  void apply() { request_.thinking = on_.value_or(true); }
+  // A named tool choice is incompatible with thinking, whatever else is said.
+  void apply() {
+    request_.asked_thinking = on_;
+    request_.asked_effort = decided_;
+    request_.thinking = request_.tool_choice.kind != ToolChoice::Kind::named && on_.value_or(true);
+  }
 
   // A field that takes the levels of the prompt, where null leaves the effort message out.
   void read_level(const Fields& fields) {
@@ -490,8 +497,6 @@ ChatRequest parse_chat_request(const JsonValue& root_value) {
     if (request.tool_choice.kind == ToolChoice::Kind::automatic) request.tool_choice = read_tool_choice(source, request);
     if (request.response_format.kind == ResponseFormat::Kind::text) request.response_format = read_response_format(source);
   }
-  // A named choice is incompatible with thinking, whatever else is said.
-  if (request.tool_choice.kind == ToolChoice::Kind::named) thinking.say_on(false);
   for (const Fields& source : sources) read_options(source, request, thinking, ignored);
   thinking.apply();
   if (options_value != nullptr) sources.back().note_unknown(kPromptFields, "options", ignored);

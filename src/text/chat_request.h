@@ -27,7 +27,7 @@ struct ChatMessage {
   int64_t index = 0;                        // place in the request, for messages of errors
   std::string name;                         // empty: none
   std::vector<std::string> content;         // text parts; each is a segment of its own
-  std::string reasoning;                    // assistant
+  std::optional<std::string> reasoning;     // assistant; nothing: the request has no field for it
   std::vector<RequestToolCall> tool_calls;  // assistant
   std::string tool_call_id;                 // tool; empty: none
   std::string tool;                         // tool; empty: none
@@ -51,8 +51,10 @@ struct ChatRequest {
   std::optional<JsonValue> tools;  // a non-empty array
   ToolChoice tool_choice;
   ResponseFormat response_format;
-  bool thinking = true;
+  bool thinking = true;  // as the request says, true where it says nothing; false beside a named tool choice
   std::optional<std::string> thinking_effort = "max";  // low, high, max; nothing: no effort message
+  std::optional<bool> asked_thinking;                  // what the request says about the two
+  bool asked_effort = false;
   bool add_generation_prompt = true;
   bool continue_final = false;     // the last message is an assistant turn to be continued (2.10)
   bool prefill_channel = true;     // the generation prompt opens the first channel (2.8)

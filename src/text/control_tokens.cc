@@ -1,14 +1,13 @@
 #include "text/control_tokens.h"
 
 #include <algorithm>
+#include <set>
 
 #include "base/error.h"
-#include "base/utf8.h"
 
 namespace weft {
 
-ControlTokens::ControlTokens(const Json& config, TokenId rank_count, std::string_view place)
-    : first_(rank_count), tokens_(static_cast<size_t>(kControlTokenCount)), trie_(1) {
+std::vector<NamedToken> read_added_tokens(const Json& config, std::string_view place) {
   const auto wanted = [&](std::string_view what, const Json& found) {
     fail(ErrorKind::bad_checkpoint, place, "wanted {}, found {}", what,
          found.dump(-1, ' ', true, Json::error_handler_t::replace).substr(0, 200));
@@ -19,30 +18,38 @@ ControlTokens::ControlTokens(const Json& config, TokenId rank_count, std::string
     fail(ErrorKind::bad_checkpoint, place,
          "wanted key 'added_tokens_decoder' with the names of the control tokens, found none");
   if (!added->is_object()) wanted("'added_tokens_decoder' as an object", *added);
+  std::vector<NamedToken> tokens;
+  std::set<TokenId> ids;
   for (const auto& [key, value] : added->items()) {
     const bool digits =
         !key.empty() && key.size() <= 9 && std::all_of(key.begin(), key.end(), [](char c) { return c >= '0' && c <= '9'; });
     if (!digits) fail(ErrorKind::bad_checkpoint, place, "added_tokens_decoder: wanted decimal ids as keys, found '{}'", key);
-    const TokenId id = std::stoi(key);
-    if (id < first_ || id >= first_ + kControlTokenCount)
-      fail(ErrorKind::bad_checkpoint, place,
-           "added_tokens_decoder: wanted ids of the {} control tokens above the ranks, {} to {}, found {}", kControlTokenCount,
-           first_, first_ + kControlTokenCount - 1, key);
     if (!value.is_object() || !value.contains("content") || !value["content"].is_string() ||
         value["content"].get_ref<const std::string&>().empty())
       wanted(fmt::format("added_tokens_decoder.{} as an object with a non-empty string 'content'", key), value);
-    Token& token = tokens_[static_cast<size_t>(id - first_)];
-    if (!token.name.empty())
-      fail(ErrorKind::bad_checkpoint, place, "added_tokens_decoder: wanted each id once, found {} twice", id);
-    token.name = value["content"].get<std::string>();
+    NamedToken& token = tokens.emplace_back(NamedToken{std::stoi(key), value["content"].get<std::string>(), true});
+    if (!ids.insert(token.id).second)
+      fail(ErrorKind::bad_checkpoint, place, "added_tokens_decoder: wanted each id once, found {} twice", token.id);
     if (const auto special = value.find("special"); special != value.end()) {
       if (!special->is_boolean()) wanted(fmt::format("added_tokens_decoder.{}.special as a boolean", key), *special);
       token.special = special->get<bool>();
     }
   }
-  for (TokenId i = 0; i < kControlTokenCount; ++i) {
-    Token& token = tokens_[static_cast<size_t>(i)];
-    if (token.name.empty()) token.name = fmt::format("<|reserved_token_{}|>", first_ + i);
+  return tokens;
+}
+
+ControlTokens::ControlTokens(const std::vector<NamedToken>& named, TokenId first, TokenId count, std::string_view place)
+    : first_(first), tokens_(static_cast<size_t>(count)), trie_(1) {
+  for (const NamedToken& token : named) {
+    if (token.id < first_ || token.id - first_ >= count)
+      fail(ErrorKind::bad_checkpoint, place,
+           "wanted ids of the {} control tokens above the ordinary ones, {} to {}, found {} for '{}'", count, first_,
+           first_ + count - 1, token.id, token.name);
+    tokens_[static_cast<size_t>(token.id - first_)] = token;
+  }
+  for (TokenId i = 0; i < count; ++i) {
+    NamedToken& token = tokens_[static_cast<size_t>(i)];
+    if (token.id < 0) token.name = fmt::format("<|reserved_token_{}|>", first_ + i);
     uint32_t node = 0;
     for (char c : token.name) {
       auto& children = trie_[node].children;

@@ -1,7 +1,7 @@
-// What a Kimi K3 model wrote, as reasoning, content and tool calls (prompt_and_api.md 3): one incremental state machine with
-// two front ends.
+// What a model wrote, as reasoning, content and tool calls (prompt_and_api.md 3, 4.5): one incremental state machine for each
+// format (xtml_parser.h, chatml_parser.h), with two front ends.
 //
-//     OutputParser parser(tokenizer, {.start = prompt.start});
+//     OutputParser parser = format.parser(prompt);
 //     for (id of generated ids) {
 //       parser.feed_token(id);
 //       for (const ChatEvent& event : parser.take_events()) send(event);
@@ -23,7 +23,7 @@
 
 namespace weft {
 
-// Where the prompt left the model (3.4).
+// Where the prompt left the model (3.4, 4.5): at the beginning of its turn, inside its reasoning, inside its answer.
 enum class ParserStart : uint8_t { start, think, response };
 
 enum class EndReason : uint8_t {
@@ -56,7 +56,7 @@ struct ChatEvent {
 
 // What did not go by the book; each is visible in a response.
 struct ParserCounters {
-  int64_t stray_markers = 0;       // control ids outside the grammar, dropped (3.5)
+  int64_t stray_markers = 0;       // markers outside the grammar, dropped (3.5, 4.5)
   int64_t recoveries = 0;          // skipped think channels (3.6)
   int64_t dropped_tail_bytes = 0;  // a held marker prefix dropped at `length` (R12)
   int64_t abandoned_calls = 0;     // calls opened and not completed
@@ -102,22 +102,23 @@ class AnswerBuilder {
 // "call_" and 24 random characters of [A-Za-z0-9].
 [[nodiscard]] std::string random_call_id();
 
+struct ParserOptions {
+  ParserStart start = ParserStart::start;
+  bool discard_calls = false;  // ChatRequest::calls_discarded(): calls are read and nothing of them comes out
+  std::function<std::string()> make_call_id = random_call_id;
+};
+
+class ParserMachine;
+
 class OutputParser {
  public:
-  struct Options {
-    ParserStart start = ParserStart::start;
-    bool discard_calls = false;  // ChatRequest::calls_discarded(): the tools section is parsed and nothing of it comes out
-    std::function<std::string()> make_call_id = random_call_id;
-  };
-
-  // Keeps a reference to the tokenizer.
-  OutputParser(const KimiTokenizer& tokenizer, Options options);
+  explicit OutputParser(std::unique_ptr<ParserMachine> machine);
   OutputParser(OutputParser&&) noexcept;
   OutputParser& operator=(OutputParser&&) noexcept;
   ~OutputParser();
 
-  // The two front ends; a stream uses one of them. With ids, text that spells a marker stays text. With text, the four
-  // spellings are markers, and a suffix that may become one is held back.
+  // The two front ends; a stream uses one of them. With ids, text that spells a marker stays text. With text, the spellings are
+  // markers, and a suffix that may become one is held back.
   void feed_token(TokenId id);
   void feed_text(std::string_view bytes);
   // The end of the stream. Nothing happens when the turn is over already.
@@ -130,14 +131,17 @@ class OutputParser {
   // The model is inside its reasoning (or its content) and no tag is open: where stop strings do not (or do) apply.
   [[nodiscard]] bool in_reasoning() const;
   [[nodiscard]] bool in_content() const;
+  // The ids that make a whole turn of those that were fed, so that another message may follow: what closes what is open, and
+  // the end token with what stands behind it. An end token that was fed counts as one that was not. For output that was well
+  // formed up to the end, tokens and closers together are the tokens of the rendered turn.
+  [[nodiscard]] std::vector<TokenId> closers() const;
 
   // The events since the last call, neighbours of one kind joined.
   [[nodiscard]] std::vector<ChatEvent> take_events();
   [[nodiscard]] const ParserCounters& counters() const;
 
  private:
-  class Machine;
-  std::unique_ptr<Machine> machine_;
+  std::unique_ptr<ParserMachine> machine_;
 };
 
 }  // namespace weft

@@ -18,11 +18,24 @@ class Scanner {
  public:
   Scanner(std::string_view text, const uint8_t* classes) : text_(text), classes_(classes) {}
 
-  [[nodiscard]] size_t piece_end(size_t begin) const {
+  [[nodiscard]] size_t kimi_end(size_t begin) const {
     const Char first = at(begin);
     if (first.cls & kHan) return run_end(begin, kHan);
     if (const size_t end = word_end(begin, first); end != kNone) return contraction_end(end);
     if (first.cls & kNumber) return number_end(begin);
+    if (const size_t end = symbol_end(begin); end != kNone) return end;
+    return space_end(begin);
+  }
+
+  [[nodiscard]] size_t qwen_end(size_t begin) const {
+    if (const size_t end = contraction_end(begin); end > begin) return end;
+    const Char first = at(begin);
+    const size_t after = begin + first.length;
+    if (first.cls & kLetter) return run_end(after, kLetter);
+    if (first.cls & kNumber) return after;
+    if (!is_line_end(begin)) {
+      if (const size_t end = run_end(after, kLetter); end > after) return end;
+    }
     if (const size_t end = symbol_end(begin); end != kNone) return end;
     return space_end(begin);
   }
@@ -138,14 +151,18 @@ class Scanner {
 }  // namespace
 
 size_t kimi_piece_end(std::string_view text, size_t begin, const uint8_t* classes) {
-  return Scanner(text, classes).piece_end(begin);
+  return Scanner(text, classes).kimi_end(begin);
 }
 
-std::vector<std::string_view> kimi_pieces(std::string_view text) {
+size_t qwen_piece_end(std::string_view text, size_t begin, const uint8_t* classes) {
+  return Scanner(text, classes).qwen_end(begin);
+}
+
+std::vector<std::string_view> pieces_of(std::string_view text, PieceEnd piece_end) {
   const uint8_t* classes = char_classes();
   std::vector<std::string_view> pieces;
   for (size_t begin = 0; begin < text.size();) {
-    const size_t end = kimi_piece_end(text, begin, classes);
+    const size_t end = piece_end(text, begin, classes);
     pieces.push_back(text.substr(begin, end - begin));
     begin = end;
   }

@@ -16,6 +16,7 @@ namespace {
 constexpr size_t kShortPiece = 64;
 // So many bytes hold less than 2^25 lines, which leaves 6 bits for a place beside a rank.
 constexpr size_t kMostFileBytes = size_t{128} << 20;
+constexpr size_t kMostPairs = size_t{1} << 24;
 
 uint64_t load64(const char* p) {
   uint64_t v = 0;
@@ -126,44 +127,107 @@ RankTable RankTable::parse(std::string_view file, std::string_view place) {
     ++count;
   }
   RankTable table;
-  table.arena_.reserve(read.size());
-  table.offsets_.reserve(count + 1);
-  table.offsets_.push_back(0);
-  table.slots_.resize(std::bit_ceil(std::max<size_t>(count * 2, 512)));
-  table.byte_ids_.fill(-1);
-  table.pair_ids_.assign(65536, -1);
+  table.reserve(count, read.size());
   for (size_t rank = 0; rank < count; ++rank) {
     const Entry& entry = entries[rank];
     if (entry.line == 0)
       fail(ErrorKind::bad_checkpoint, place, "wanted ranks contiguous from 0, found {} entries and no rank {}", count, rank);
-    table.arena_.append(read, entry.begin, entry.end - entry.begin);
-    table.offsets_.push_back(static_cast<uint32_t>(table.arena_.size()));
-    table.insert(static_cast<TokenId>(rank), place, entry.line);
+    const TokenId same = table.append(std::string_view(read).substr(entry.begin, entry.end - entry.begin));
+    if (same >= 0)
+      fail(ErrorKind::bad_checkpoint, place, "line {}: wanted each byte string once, found that of rank {} again", entry.line,
+           same);
   }
-  for (size_t byte = 0; byte < 256; ++byte) {
-    if (table.byte_ids_[byte] < 0)
-      fail(ErrorKind::bad_checkpoint, place, "wanted all 256 single bytes in the vocabulary, found no entry for byte 0x{:02x}",
-           byte);
-  }
-  table.build_merges();
+  table.check_bytes(place);
+  table.find_merges();
   return table;
 }
 
-inline TokenId RankTable::merge_of(TokenId left, TokenId right) const {
+RankTable RankTable::of_tokens(const std::vector<std::string>& tokens, std::string_view place) {
+  size_t bytes = 0;
+  for (const std::string& token : tokens) bytes += token.size();
+  if (bytes > kMostFileBytes)
+    fail(ErrorKind::bad_checkpoint, place, "wanted at most {} bytes of tokens, found {}", kMostFileBytes, bytes);
+  RankTable table;
+  table.reserve(tokens.size(), bytes);
+  for (size_t id = 0; id < tokens.size(); ++id) {
+    if (tokens[id].empty()) fail(ErrorKind::bad_checkpoint, place, "wanted tokens with bytes, found none in id {}", id);
+    const TokenId same = table.append(tokens[id]);
+    if (same >= 0)
+      fail(ErrorKind::bad_checkpoint, place, "wanted each byte string once, found that of id {} again in id {}", same, id);
+  }
+  table.check_bytes(place);
+  table.make_merges(0);
+  return table;
+}
+
+void RankTable::set_pairs(const std::vector<Pair>& pairs, std::string_view place) {
+  if (pairs.size() > kMostPairs)
+    fail(ErrorKind::bad_checkpoint, place, "wanted at most {} merges, found {}", kMostPairs, pairs.size());
+  make_merges(pairs.size());
+  wholes_.clear();
+  for (const Pair& pair : pairs) {
+    const auto rank = static_cast<int32_t>(wholes_.size());
+    wholes_.push_back(pair.whole);
+    if (!add_merge(pair.left, pair.right, rank))
+      fail(ErrorKind::bad_checkpoint, place, "merges[{}]: wanted each pair once, found one that came before", rank);
+  }
+}
+
+void RankTable::reserve(size_t tokens, size_t bytes) {
+  arena_.reserve(bytes);
+  offsets_.reserve(tokens + 1);
+  offsets_.push_back(0);
+  slots_.resize(std::bit_ceil(std::max<size_t>(tokens * 2, 512)));
+  byte_ids_.fill(-1);
+}
+
+void RankTable::check_bytes(std::string_view place) const {
+  for (size_t byte = 0; byte < 256; ++byte) {
+    if (byte_ids_[byte] < 0)
+      fail(ErrorKind::bad_checkpoint, place, "wanted all 256 single bytes in the vocabulary, found no entry for byte 0x{:02x}",
+           byte);
+  }
+}
+
+inline int32_t RankTable::merge_of(TokenId left, TokenId right) const {
   const uint64_t hash = hash_of(left, right);
   if ((may_merge_[hash >> may_shift_ >> 6] >> (hash >> may_shift_ & 63) & 1) == 0) return -1;
   size_t i = hash >> merge_shift_;
-  while (merges_[i].id >= 0 && (merges_[i].left != left || merges_[i].right != right)) i = (i + 1) & (merges_.size() - 1);
-  return merges_[i].id;
+  while (merges_[i].rank >= 0 && (merges_[i].left != left || merges_[i].right != right)) i = (i + 1) & (merges_.size() - 1);
+  return merges_[i].rank;
 }
 
-void RankTable::build_merges() {
-  const auto count = static_cast<size_t>(size());
-  merges_.resize(std::bit_ceil(count * 3 / 2));
+void RankTable::make_merges(size_t count) {
+  byte_pairs_.assign(65536, -1);
+  merges_.assign(std::bit_ceil(std::max<size_t>(count * 3 / 2, 2)), {});
   merge_shift_ = 64 - std::countr_zero(merges_.size());
-  const size_t bits = std::bit_ceil(count * 8);
+  const size_t bits = std::bit_ceil(std::max<size_t>(count * 8, 64));
   may_merge_.assign(bits / 64, 0);
   may_shift_ = 64 - std::countr_zero(bits);
+}
+
+bool RankTable::add_merge(TokenId left, TokenId right, int32_t rank) {
+  if (bytes(left).size() == 1 && bytes(right).size() == 1) {
+    int32_t& entry =
+        byte_pairs_[static_cast<size_t>(static_cast<uint8_t>(bytes(left)[0])) << 8 | static_cast<uint8_t>(bytes(right)[0])];
+    if (entry >= 0) return false;
+    entry = rank;
+    return true;
+  }
+  const uint64_t hash = hash_of(left, right);
+  may_merge_[hash >> may_shift_ >> 6] |= uint64_t{1} << (hash >> may_shift_ & 63);
+  size_t i = hash >> merge_shift_;
+  for (; merges_[i].rank >= 0; i = (i + 1) & (merges_.size() - 1)) {
+    if (merges_[i].left == left && merges_[i].right == right) return false;
+  }
+  merges_[i] = {left, right, rank};
+  return true;
+}
+
+void RankTable::find_merges() {
+  const auto count = static_cast<size_t>(size());
+  make_merges(count);
+  whole_pieces_ = true;
   // A token's parts are shorter than the token. Shorter tokens first, then what is left of a token's bytes is its two parts.
   std::vector<TokenId> ids(count);
   std::iota(ids.begin(), ids.end(), 0);
@@ -171,15 +235,10 @@ void RankTable::build_merges() {
   std::vector<TokenId> parts;
   Scratch scratch;
   for (const TokenId id : ids) {
-    if (bytes(id).size() < 3) continue;  // pair_ids_ has those of two bytes
+    if (bytes(id).size() < 2) continue;
     parts.clear();
     merge(bytes(id), parts, scratch);
-    if (parts.size() != 2) continue;  // found as a whole piece only
-    const uint64_t hash = hash_of(parts[0], parts[1]);
-    may_merge_[hash >> may_shift_ >> 6] |= uint64_t{1} << (hash >> may_shift_ & 63);
-    size_t i = hash >> merge_shift_;
-    while (merges_[i].id >= 0) i = (i + 1) & (merges_.size() - 1);
-    merges_[i] = {parts[0], parts[1], id};
+    if (parts.size() == 2) add_merge(parts[0], parts[1], id);  // else it is found as a whole piece only
   }
 }
 
@@ -206,17 +265,17 @@ size_t RankTable::slot_of(std::string_view token, const Key& key) const {
   return i;
 }
 
-void RankTable::insert(TokenId id, std::string_view place, int64_t line) {
-  const std::string_view token = bytes(id);
+TokenId RankTable::append(std::string_view token) {
+  const auto id = static_cast<TokenId>(offsets_.size()) - 1;
   const Key key = key_of(token);
   Slot& slot = slots_[slot_of(token, key)];
-  if (slot.id >= 0)
-    fail(ErrorKind::bad_checkpoint, place, "line {}: wanted each byte string once, found that of rank {} again", line, slot.id);
+  if (slot.id >= 0) return slot.id;
+  arena_ += token;
+  offsets_.push_back(static_cast<uint32_t>(arena_.size()));
   slot = {key.head, key.tag, id};
   longest_ = std::max(longest_, token.size());
-  const auto byte = [&](size_t k) { return static_cast<uint8_t>(token[k]); };
-  if (token.size() == 1) byte_ids_[byte(0)] = id;
-  if (token.size() == 2) pair_ids_[static_cast<size_t>(byte(0)) << 8 | byte(1)] = id;
+  if (token.size() == 1) byte_ids_[static_cast<uint8_t>(token[0])] = id;
+  return -1;
 }
 
 TokenId RankTable::find(std::string_view token) const {
@@ -226,7 +285,7 @@ TokenId RankTable::find(std::string_view token) const {
 
 void RankTable::encode_piece(std::string_view piece, std::vector<TokenId>& out, Scratch& scratch) const {
   if (piece.empty()) return;
-  if (const TokenId id = find(piece); id >= 0) {
+  if (const TokenId id = whole_pieces_ ? find(piece) : -1; id >= 0) {
     out.push_back(id);
   } else {
     merge(piece, out, scratch);
@@ -249,10 +308,10 @@ void RankTable::merge_short(std::string_view piece, std::vector<TokenId>& out) c
   const size_t size = piece.size();
   const size_t padded = (size + kLanes - 1) / kLanes * kLanes;
   uint64_t live = size == 64 ? ~uint64_t{0} : (uint64_t{1} << size) - 1;  // the bytes that begin a part
-  const auto entry = [](TokenId id, size_t place) { return id < 0 ? kNoMerge : id << 6 | static_cast<int32_t>(place); };
+  const auto entry = [](int32_t rank, size_t place) { return rank < 0 ? kNoMerge : rank << 6 | static_cast<int32_t>(place); };
   const auto byte = [&](size_t i) { return static_cast<uint8_t>(piece[i]); };
   for (size_t i = 0; i < size; ++i) token[i] = byte_ids_[byte(i)];
-  for (size_t i = 0; i + 1 < size; ++i) merged[i] = entry(pair_ids_[static_cast<size_t>(byte(i)) << 8 | byte(i + 1)], i);
+  for (size_t i = 0; i + 1 < size; ++i) merged[i] = entry(byte_pairs_[static_cast<size_t>(byte(i)) << 8 | byte(i + 1)], i);
   for (size_t i = size - 1; i < padded; ++i) merged[i] = kNoMerge;
   while (true) {
     std::array<int32_t, kLanes> least{kNoMerge, kNoMerge, kNoMerge, kNoMerge};
@@ -262,7 +321,7 @@ void RankTable::merge_short(std::string_view piece, std::vector<TokenId>& out) c
     const int32_t lowest = std::min(std::min(least[0], least[1]), std::min(least[2], least[3]));
     if (lowest == kNoMerge) break;
     const auto at = static_cast<size_t>(lowest & 63);
-    token[at] = lowest >> 6;
+    token[at] = whole_of(lowest >> 6);
     const uint64_t behind = live & (~uint64_t{1} << at);  // not empty, as the part has a neighbour
     merged[static_cast<size_t>(std::countr_zero(behind))] = kNoMerge;
     const uint64_t after = behind & (behind - 1);
@@ -291,7 +350,7 @@ void RankTable::merge_long(std::string_view piece, std::vector<TokenId>& out, Sc
     next[i] = static_cast<uint32_t>(i + 1);
     previous[i] = static_cast<uint32_t>(i) - 1;  // the first node's is never followed
     token[i] = byte_ids_[byte(i)];
-    merged[i] = i + 1 < size ? pair_ids_[static_cast<size_t>(byte(i)) << 8 | byte(i + 1)] : -1;
+    merged[i] = i + 1 < size ? byte_pairs_[static_cast<size_t>(byte(i)) << 8 | byte(i + 1)] : -1;
     if (merged[i] >= 0) heap.push_back(static_cast<uint64_t>(merged[i]) << 32 | i);
   }
   std::make_heap(heap.begin(), heap.end(), std::greater<>());
@@ -305,12 +364,12 @@ void RankTable::merge_long(std::string_view piece, std::vector<TokenId>& out, Sc
   while (!heap.empty()) {
     std::pop_heap(heap.begin(), heap.end(), std::greater<>());
     const auto node = static_cast<uint32_t>(heap.back());
-    const auto rank = static_cast<TokenId>(heap.back() >> 32);
+    const auto rank = static_cast<int32_t>(heap.back() >> 32);
     heap.pop_back();
     // An entry is stale when its node is gone or its pair has changed since.
     if (token[node] < 0 || merged[node] != rank) continue;
     const uint32_t right = next[node];
-    token[node] = rank;
+    token[node] = whole_of(rank);
     token[right] = -1;
     next[node] = next[right];
     if (next[node] != end) previous[next[node]] = node;

@@ -51,7 +51,7 @@ class Input {
            value.is(Kind::number) ? value.text : describe(value.kind));
     return number;
   }
-  [[nodiscard]] std::vector<TokenId> ids(std::string_view key, const KimiTokenizer& tokenizer) const {
+  [[nodiscard]] std::vector<TokenId> ids(std::string_view key, const Tokenizer& tokenizer) const {
     std::vector<TokenId> list;
     const JsonValue* value = get(key, Kind::array);
     if (value == nullptr) fail(ErrorKind::bad_input, place_, "{}: wanted an array of ids, found nothing", key);
@@ -83,7 +83,7 @@ std::string list_of(const std::vector<Segment>& segments) {
   return out + "]";
 }
 
-std::vector<Segment> read_segments(const Input& input, const JsonValue& list, const KimiTokenizer& tokenizer) {
+std::vector<Segment> read_segments(const Input& input, const JsonValue& list, const Tokenizer& tokenizer) {
   std::vector<Segment> segments;
   for (size_t i = 0; i < list.items.size(); ++i) {
     const JsonValue& pair = list.items[i];
@@ -157,7 +157,9 @@ std::string text_render_json(const ChatFormat& format, std::string_view text) {
   std::string joined;
   for (const Segment& segment : prompt.segments) joined += segment.bytes;
   std::string notes;
-  for (const std::string& note : prompt.notes) notes += fmt::format("{}{}", notes.empty() ? "" : ", ", json_string(note));
+  std::vector<std::string> all_notes = format.notes();
+  all_notes.insert(all_notes.end(), prompt.notes.begin(), prompt.notes.end());
+  for (const std::string& note : all_notes) notes += fmt::format("{}{}", notes.empty() ? "" : ", ", json_string(note));
   const std::string_view start = prompt.start == ParserStart::think      ? "think"
                                  : prompt.start == ParserStart::response ? "response"
                                                                          : "start";
@@ -169,9 +171,9 @@ std::string text_parse_json(const ChatFormat& format, std::string_view text) {
   const Input input(text, "text parse", {"text", "ids", "start", "end", "discard_calls", "pieces"});
   constexpr ParserStart kStarts[] = {ParserStart::think, ParserStart::response, ParserStart::start};
   int64_t made = 0;
-  OutputParser parser(format.tokenizer(), {.start = kStarts[input.word("start", {"think", "response", "start"})],
-                                           .discard_calls = input.flag("discard_calls"),
-                                           .make_call_id = [&made] { return fmt::format("call_{}", made++); }});
+  OutputParser parser = format.parser(ParserOptions{.start = kStarts[input.word("start", {"think", "response", "start"})],
+                                                    .discard_calls = input.flag("discard_calls"),
+                                                    .make_call_id = [&made] { return fmt::format("call_{}", made++); }});
   const auto end = input.word("end", {"stop", "length"}) == 0 ? EndReason::stop : EndReason::length;
   const JsonValue* plain = input.get("text", Kind::string);
   if ((plain == nullptr) == (input.get("ids") == nullptr))

@@ -1,4 +1,5 @@
-// The Kimi tokenizer: tiktoken.model plus the control tokens of tokenizer_config.json (prompt_and_api.md 1.1 to 1.6).
+// Text to token ids and back: ordinary tokens, which text is made of, and above them control tokens, which only the program
+// writes.
 //
 // Control tokens come only from segments that the renderer marks as control; message text that spells one is ordinary text:
 //
@@ -10,13 +11,14 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "text/control_tokens.h"
 #include "text/rank_table.h"
 
 namespace weft {
@@ -29,21 +31,6 @@ struct Segment {
   friend bool operator==(const Segment&, const Segment&) = default;
 };
 
-// Ids of the markers, read from the checkpoint by name; -1 for an optional one that it lacks.
-struct MarkerIds {
-  TokenId open = -1;            // <|open|>
-  TokenId close = -1;           // <|close|>
-  TokenId sep = -1;             // <|sep|>
-  TokenId end_of_message = -1;  // <|end_of_msg|>
-  TokenId bos = -1;             // [BOS], optional
-  TokenId eos = -1;             // [EOS], optional
-  TokenId pad = -1;             // [PAD], optional
-  TokenId media_begin = -1;     // <|media_begin|> and its three companions, optional
-  TokenId media_content = -1;
-  TokenId media_end = -1;
-  TokenId media_pad = -1;
-};
-
 // What decoding writes for a control token.
 enum class ControlText {
   none,       // nothing
@@ -51,37 +38,40 @@ enum class ControlText {
   all,        // the name
 };
 
-class KimiTokenizer {
+// How ordinary text is cut into the pieces that BPE works on.
+enum class TextRule : uint8_t {
+  kimi,  // slices of bounded length, then the pattern of 1.3
+  qwen,  // NFC, then the pattern of 1.8
+};
+
+struct TokenizerParts {
+  RankTable ranks;
+  ControlTokens control;  // directly above the ranks
+  TextRule rule = TextRule::kimi;
+  std::vector<TokenId> stop_ids;  // ascending, each once
+};
+
+class Tokenizer {
  public:
-  // The contents of the files; the last two may be absent.
-  struct Files {
-    std::string tiktoken_model;
-    std::string tokenizer_config;
-    std::optional<std::string> config;             // config.json: end token ids
-    std::optional<std::string> generation_config;  // generation_config.json: end token ids
-  };
+  // The readers of files (kimi_tokenizer.h, qwen_tokenizer.h) make the parts.
+  explicit Tokenizer(TokenizerParts parts) : parts_(std::move(parts)) {}
+  Tokenizer(Tokenizer&&) noexcept = default;
+  Tokenizer& operator=(Tokenizer&&) noexcept = default;
 
-  // Reads the files of a checkpoint folder. Throws Error(bad_checkpoint) naming file and fault: what RankTable::parse refuses;
-  // a control token outside the 256 ids above the ranks; two control tokens of one name; a structural marker missing; two roles
-  // with one id; an end id outside the vocabulary.
-  static KimiTokenizer load(const std::filesystem::path& folder);
-  // The same from memory. `place` stands for the folder in messages.
-  static KimiTokenizer from_files(const Files& files, std::string_view place = "tokenizer");
-
-  KimiTokenizer(KimiTokenizer&&) noexcept;
-  KimiTokenizer& operator=(KimiTokenizer&&) noexcept;
-  ~KimiTokenizer();
-
-  // Ranks and control tokens together; ids are [0, vocab_size).
-  [[nodiscard]] TokenId vocab_size() const;
-  [[nodiscard]] TokenId rank_count() const;
+  // Ordinary and control tokens together; ids are [0, vocab_size).
+  [[nodiscard]] TokenId vocab_size() const { return rank_count() + parts_.control.count(); }
+  // Ordinary tokens are [0, rank_count).
+  [[nodiscard]] TokenId rank_count() const { return parts_.ranks.size(); }
   [[nodiscard]] bool is_control(TokenId id) const { return id >= rank_count() && id < vocab_size(); }
-  [[nodiscard]] const MarkerIds& markers() const;
-  // Ids that end a turn: <|end_of_msg|>, [EOS] and the end ids of the JSON files; ascending, each once (3.9).
-  [[nodiscard]] std::span<const TokenId> stop_ids() const;
+  // A control token that no file names: nothing writes or reads it.
+  [[nodiscard]] bool is_reserved(TokenId id) const { return is_control(id) && parts_.control.reserved(id); }
+  // A control token with the flag of that name, which says nothing about its use (1.2).
+  [[nodiscard]] bool is_special(TokenId id) const { return is_control(id) && parts_.control.special(id); }
+  // Ids that end a turn; ascending, each once (3.9).
+  [[nodiscard]] std::span<const TokenId> stop_ids() const { return parts_.stop_ids; }
   [[nodiscard]] bool is_stop(TokenId id) const;
   // The id of a control token's name, or -1.
-  [[nodiscard]] TokenId control_id(std::string_view name) const;
+  [[nodiscard]] TokenId control_id(std::string_view name) const { return parts_.control.find(name); }
 
   // The ids of `text`. With `allow_special`, spellings of control tokens become their ids; never use that for text of a user.
   // No token is added in front. Throws Error(bad_input) naming the byte offset when `text` is not well-formed UTF-8.
@@ -99,10 +89,31 @@ class KimiTokenizer {
   [[nodiscard]] std::string decode(std::span<const TokenId> ids, ControlText control = ControlText::none) const;
 
  private:
-  struct Impl;
-  explicit KimiTokenizer(std::unique_ptr<Impl> impl);
+  struct Scratch {
+    RankTable::Scratch merging;
+    std::string normalized;
+  };
+  void encode_plain(std::string_view text, std::vector<TokenId>& out, Scratch& scratch) const;
+  void encode(std::string_view text, bool allow_special, std::vector<TokenId>& out, Scratch& scratch) const;
 
-  std::unique_ptr<Impl> impl_;
+  TokenizerParts parts_;
 };
+
+// ---- What the readers of files share.
+
+// Reads a file of a checkpoint's text side; nothing when it is not there.
+[[nodiscard]] std::string read_tokenizer_file(const std::filesystem::path& folder, const char* name);
+[[nodiscard]] std::optional<std::string> read_tokenizer_file_if_there(const std::filesystem::path& folder, const char* name);
+
+// Appends eos_token_id of a config.json or generation_config.json (an id, a list of ids, or nothing; a text tower's own config
+// too). Throws Error(bad_checkpoint) naming `place` for an id that is not below `vocab_size`.
+void add_stop_ids(const std::optional<std::string>& file, std::string_view place, TokenId vocab_size,
+                  std::vector<TokenId>& stop_ids);
+// Puts the ids in order. Throws Error(bad_checkpoint) naming `place` when one of the names in `markers` is no control token, or
+// is an end token too.
+void check_roles(const ControlTokens& control, std::span<const std::string_view> markers, std::string_view place,
+                 std::vector<TokenId>& stop_ids);
+// Text that spells a marker must not become the marker (1.5). Throws Error(bad_checkpoint) naming `place`.
+void check_spellings(const Tokenizer& tokenizer, std::span<const std::string_view> markers, std::string_view place);
 
 }  // namespace weft

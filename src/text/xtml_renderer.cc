@@ -48,6 +48,7 @@ class Renderer {
   explicit Renderer(const ChatRequest& request) : request_(request) {}
 
   RenderedPrompt render() {
+    prompt_.thinking = request_.thinking;
     if (request_.tools) generated_message("tool-declare", declaration(kToolsHead, *request_.tools));
     if (request_.thinking && request_.thinking_effort)
       generated_message("thinking-effort", fmt::format(fmt::runtime(kEffort), *request_.thinking_effort));
@@ -160,7 +161,7 @@ class Renderer {
   void think_channel(const ChatMessage& message) {
     if (!request_.thinking) return;
     open("think");
-    if (!is_blank(message.reasoning)) plain(message.reasoning);
+    if (message.reasoning && !is_blank(*message.reasoning)) plain(*message.reasoning);
     close("think");
   }
 
@@ -275,15 +276,6 @@ class Renderer {
 
 }  // namespace
 
-std::string RenderedPrompt::text() const {
-  std::string joined;
-  for (const Segment& segment : segments) joined += segment.bytes;
-  return joined;
-}
-
-RenderedPrompt render_xtml(const ChatRequest& request) {
-  if (request.messages.empty()) fail(ErrorKind::bad_input, "chat request", "messages: wanted at least one, found none");
-  return Renderer(request).render();
-}
+RenderedPrompt render_xtml(const ChatRequest& request) { return Renderer(request).render(); }
 
 }  // namespace weft

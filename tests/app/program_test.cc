@@ -221,6 +221,23 @@ TEST(Text, RenderAndParse) {
   EXPECT_EQ(bad.code, kExitUsage);
 }
 
+TEST(Text, AQwenFolderIsReadByTheSameCommands) {
+  const std::string dir = WEFT_FIXTURES "/tokenizer-qwen";
+  RunOptions options;
+  options.input = R"({"text": "Hello world"})";
+  EXPECT_EQ(parse_json(run({"text", "encode", "-m", dir}, options).out, "output")["ids"], (Json{9707, 1879}));
+  options.input = R"({"messages": [{"role": "user", "content": "Hi"}], "reasoning_effort": "low"})";
+  const Json rendered = parse_json(run({"text", "render", "-m", dir}, options).out, "output");
+  EXPECT_EQ(rendered["text"], "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n");
+  ASSERT_EQ(rendered["notes"].size(), 2U);
+  EXPECT_THAT(rendered["notes"][0].get<std::string>(), HasSubstr("chat template: both"));
+  EXPECT_THAT(rendered["notes"][1].get<std::string>(), HasSubstr("effort"));
+  options.input = R"({"start": "think", "text": "hm\n</think>\n\n391<|im_end|>"})";
+  const Json parsed = parse_json(run({"text", "parse", "-m", dir}, options).out, "output");
+  EXPECT_EQ(parsed["reasoning_content"], "hm");
+  EXPECT_EQ(parsed["content"], "391");
+}
+
 TEST(Checkpoints, InspectCheckPlan) {
   const Json inspected = parse_json(run({"inspect", "-m", mini_dir(), "--verify", "--json"}).out, "output");
   EXPECT_TRUE(inspected.is_object());

@@ -76,7 +76,7 @@ TEST(Cases, C7AHitAndACounterInTheResponse) {
   for (int i = 0; i < 2; ++i) {
     ChatSession session(mini(), engine, ask("Hello"));
     const TurnResult result = session.answer(once);
-    const Json json = result_json(mini(), result, true);
+    const Json json = result_json(mini(), result);
     const auto cached = json["usage"]["prompt_tokens_details"]["cached_tokens"].get<int64_t>();
     EXPECT_EQ(cached, i == 0 ? 0 : json["usage"]["prompt_tokens"].get<int64_t>() - 1);
     EXPECT_EQ(json["weft"]["tokens_reused"], cached);

@@ -11,6 +11,7 @@
 #include "base/json.h"
 #include "engine/grammar/answer_rules.h"
 #include "text/chat.h"
+#include "text/toy_qwen.h"
 
 namespace weft::engine_test {
 
@@ -20,7 +21,21 @@ inline const ChatFormat& mini_format() {
 }
 
 inline std::shared_ptr<const grammar::Vocabulary> mini_vocabulary() {
-  static const auto vocabulary = std::make_shared<const grammar::Vocabulary>(mini_format().tokenizer());
+  static const auto vocabulary = std::make_shared<const grammar::Vocabulary>(mini_format().tokenizer(), mini_format().style());
+  return vocabulary;
+}
+
+// A small vocabulary of Qwen, and ChatML. `thinking`: the prompt opens the reasoning.
+inline ChatFormat make_qwen_format(bool thinking) {
+  return ChatFormat::qwen(make_qwen_tokenizer(text_test::toy_qwen_files()),
+                          ChatTemplate{.opens_think = thinking, .can_turn_off = false, .keeps_reasoning = thinking});
+}
+inline const ChatFormat& qwen_format() {
+  static const ChatFormat format = make_qwen_format(true);
+  return format;
+}
+inline std::shared_ptr<const grammar::Vocabulary> qwen_vocabulary() {
+  static const auto vocabulary = std::make_shared<const grammar::Vocabulary>(qwen_format().tokenizer(), qwen_format().style());
   return vocabulary;
 }
 
@@ -54,9 +69,10 @@ inline ChatRequest request_with(const std::string& fields) {
   return parse_chat_request(R"({"messages": [{"role": "user", "content": "Go"}], )" + fields + "}");
 }
 
-inline grammar::AnswerRules rules_of(const ChatRequest& request) {
+inline grammar::AnswerRules rules_of(const ChatRequest& request,
+                                     const std::shared_ptr<const grammar::Vocabulary>& vocabulary = mini_vocabulary()) {
   std::vector<std::string> notes;
-  return grammar::AnswerRules::of(request, mini_vocabulary(), notes).value();
+  return grammar::AnswerRules::of(request, vocabulary, notes).value();
 }
 
 inline std::vector<TokenId> allowed_ids(const std::vector<uint32_t>& words) {

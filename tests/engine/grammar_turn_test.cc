@@ -5,8 +5,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "text/output_parser.h"
 #include "text/toy_vocabulary.h"
+#include "text/xtml_parser.h"
 
 #include "grammar_fixture.h"
 
@@ -16,7 +16,7 @@ namespace {
 using grammar::Matcher;
 using ::testing::HasSubstr;
 
-const KimiTokenizer& tokenizer() { return mini_format().tokenizer(); }
+const Tokenizer& tokenizer() { return mini_format().tokenizer(); }
 
 std::vector<TokenId> allowed(Matcher& matcher, int64_t budget = 1000) {
   std::vector<uint32_t> words(mini_vocabulary()->mask_words());
@@ -82,7 +82,7 @@ TEST(GrammarTurn, ASchemaHoldsTheResponseAndNothingElse) {
 TEST(GrammarTurn, TheGateOpensWithTheResponse) {
   Matcher matcher = matcher_of(kSchema, ParserStart::start);
   for (const TokenId id : tokenizer().encode("<|open|>response<|sep|>", true)) matcher.accept(id);
-  const TokenId sep = tokenizer().markers().sep;
+  const TokenId sep = tokenizer().control_id("<|sep|>");
   for (const TokenId id : allowed(matcher)) {
     ASSERT_NE(id, sep);
     ASSERT_FALSE(tokenizer().is_control(id));
@@ -184,7 +184,7 @@ TEST(GrammarTurn, CallsEndInTime) {
     for (uint64_t seed = 0; seed < 40; ++seed) {
       text_test::Numbers numbers(seed);
       Matcher matcher = rules.matcher(ParserStart::think, budget);
-      OutputParser parser(tokenizer(), {.start = ParserStart::think});
+      OutputParser parser = xtml_parser(tokenizer(), {.start = ParserStart::think});
       AnswerBuilder builder;
       int64_t drawn = 0;
       for (; !parser.done() && drawn < budget; ++drawn) {

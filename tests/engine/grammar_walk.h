@@ -5,7 +5,6 @@
 #include <string_view>
 #include <vector>
 
-#include "text/output_parser.h"
 #include "text/toy_vocabulary.h"
 
 #include "grammar_fixture.h"
@@ -27,13 +26,14 @@ struct Walk {
 };
 
 // Each token at random, a third of them from those that lead to the end soon.
-inline Drawn draw(grammar::Matcher matcher, ParserStart start, int64_t budget, const Walk& walk) {
+inline Drawn draw(grammar::Matcher matcher, ParserStart start, int64_t budget, const Walk& walk,
+                  const ChatFormat& format = mini_format()) {
   text_test::Numbers numbers(walk.seed);
-  const KimiTokenizer& tokenizer = mini_format().tokenizer();
-  OutputParser parser(tokenizer, {.start = start});
+  const Tokenizer& tokenizer = format.tokenizer();
+  OutputParser parser = format.parser(ParserOptions{.start = start});
   AnswerBuilder builder;
   Drawn drawn;
-  std::vector<uint32_t> words(mini_vocabulary()->mask_words());
+  std::vector<uint32_t> words(static_cast<size_t>((tokenizer.vocab_size() + 31) / 32));
   while (!parser.done() && static_cast<int64_t>(drawn.ids.size()) < budget) {
     const int64_t left = budget - static_cast<int64_t>(drawn.ids.size());
     const bool homeward = numbers.below(3) == 0;

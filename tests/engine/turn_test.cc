@@ -147,10 +147,10 @@ TEST(Turn, OnlyIdsOfTheTokenizerAreAllowed) {
   static_cast<void>(session.answer(greedy()));
   const std::vector<uint32_t>& mask = scripted.executor->last_request.allowed;
   const auto allowed = [&](int64_t id) { return ((mask.at(static_cast<size_t>(id) / 32) >> (id % 32)) & 1U) != 0; };
-  const KimiTokenizer& tokenizer = format().tokenizer();
+  const Tokenizer& tokenizer = format().tokenizer();
   EXPECT_TRUE(allowed(0));
-  EXPECT_TRUE(allowed(tokenizer.markers().open));
-  EXPECT_TRUE(allowed(tokenizer.markers().eos));
+  EXPECT_TRUE(allowed(tokenizer.control_id("<|open|>")));
+  EXPECT_TRUE(allowed(tokenizer.control_id("[EOS]")));
   const TokenId reserved = tokenizer.control_id("<|reserved_token_5898|>");
   ASSERT_GT(reserved, 0);
   EXPECT_FALSE(allowed(reserved));

@@ -1,9 +1,9 @@
 // Schemas of any form: an error of ours, or a grammar under which every answer that masks lead to is JSON and ends in time.
 //
-// The first byte seeds the choice of tokens and says where the answer begins, whether the schema is that of the response or of
-// the arguments of a call, and whether mostly few characters are chosen, so that names come again; the second is the token
-// limit beyond the shortest answer; the rest is the schema. What was written is read by the output parser, as a client's answer
-// is: the model may open a channel that the prompt opened already.
+// The first byte seeds the choice of tokens and says which format it is, where the answer begins, whether the schema is that of
+// the response or of the arguments of a call, and whether mostly few characters are chosen, so that names come again; the
+// second is the token limit beyond the shortest answer; the rest is the schema. What was written is read by the output parser,
+// as a client's answer is: the model may open a channel that the prompt opened already.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -16,8 +16,9 @@
 
 #include "base/error.h"
 #include "engine/grammar/answer_rules.h"
+#include "text/chat.h"
 
-#include "../text/toy_vocabulary.h"
+#include "../text/toy_qwen.h"
 
 namespace {
 
@@ -25,13 +26,22 @@ void require(bool holds) {
   if (!holds) std::abort();
 }
 
-const weft::KimiTokenizer& tokenizer() {
-  static const weft::KimiTokenizer made = weft::KimiTokenizer::from_files(weft::text_test::toy_files(400));
-  return made;
+using weft::ChatFormat;
+
+const ChatFormat& format_of(bool is_qwen) {
+  static const ChatFormat xtml = ChatFormat::kimi(weft::make_kimi_tokenizer(weft::text_test::toy_files(400)));
+  static const ChatFormat chatml =
+      ChatFormat::qwen(weft::make_qwen_tokenizer(weft::text_test::toy_qwen_files()), weft::ChatTemplate{true, false, true});
+  return is_qwen ? chatml : xtml;
 }
 
-weft::grammar::AnswerRules rules_of(const std::string& schema, bool as_arguments) {
-  static const auto vocabulary = std::make_shared<const weft::grammar::Vocabulary>(tokenizer());
+weft::grammar::AnswerRules rules_of(const std::string& schema, bool as_arguments, bool is_qwen) {
+  const auto made = [](const ChatFormat& format) {
+    return std::make_shared<const weft::grammar::Vocabulary>(format.tokenizer(), format.style());
+  };
+  static const auto xtml = made(format_of(false));
+  static const auto chatml = made(format_of(true));
+  const auto& vocabulary = is_qwen ? chatml : xtml;
   weft::ChatRequest request = weft::parse_chat_request(R"({"messages": [{"role": "user", "content": ""}]})");
   const weft::JsonValue parsed = weft::parse_json_value(schema, "schema");
   if (as_arguments) {
@@ -47,14 +57,15 @@ weft::grammar::AnswerRules rules_of(const std::string& schema, bool as_arguments
 
 // The tokens are random ones of the masks. Nothing: the schema's shortest answer is too long to be drawn here.
 std::optional<weft::ChatAnswer> draw(const weft::grammar::AnswerRules& rules, weft::ParserStart start, uint8_t seed,
-                                     int64_t beyond, bool few) {
+                                     int64_t beyond, bool few, const ChatFormat& format) {
+  const weft::Tokenizer& tokenizer = format.tokenizer();
   const int64_t shortest = rules.matcher(start, 1 << 20).tokens_to_end();
   if (shortest > 400) return std::nullopt;
   const int64_t budget = shortest + beyond;
   weft::grammar::Matcher matcher = rules.matcher(start, budget);
-  weft::OutputParser parser(tokenizer(), {.start = start});
+  weft::OutputParser parser = format.parser(weft::ParserOptions{.start = start});
   weft::text_test::Numbers numbers(seed);
-  std::vector<uint32_t> words(static_cast<size_t>((tokenizer().vocab_size() + 31) / 32));
+  std::vector<uint32_t> words(static_cast<size_t>((tokenizer.vocab_size() + 31) / 32));
   for (int64_t left = budget; !parser.done(); --left) {
     require(left > 0);
     matcher.fill_mask(words, left);
@@ -64,9 +75,9 @@ std::optional<weft::ChatAnswer> draw(const weft::grammar::AnswerRules& rules, we
     }
     require(!ids.empty());
     if (few && numbers.below(8) != 0) {
-      const auto is_few = [](weft::TokenId token) {
-        return !tokenizer().is_control(token) &&
-               tokenizer().token_bytes(token).find_first_not_of("a\",:{}1") == std::string_view::npos;
+      const auto is_few = [&](weft::TokenId token) {
+        return !tokenizer.is_control(token) &&
+               tokenizer.token_bytes(token).find_first_not_of("a\",:{}1") == std::string_view::npos;
       };
       std::vector<weft::TokenId> plain;
       std::ranges::copy_if(ids, std::back_inserter(plain), is_few);
@@ -90,8 +101,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const bool as_arguments = data[0] / 3 % 2 == 1;
   constexpr weft::JsonRules kDeep{.max_depth = 4096};  // and no name twice
   try {
-    const auto rules = rules_of({reinterpret_cast<const char*>(data) + 2, size - 2}, as_arguments);
-    const std::optional<weft::ChatAnswer> answer = draw(rules, start, data[0], data[1] % 64, data[0] / 6 % 2 == 1);
+    const bool is_qwen = data[0] / 12 % 2 == 1;
+    const auto rules = rules_of({reinterpret_cast<const char*>(data) + 2, size - 2}, as_arguments, is_qwen);
+    const std::optional<weft::ChatAnswer> answer =
+        draw(rules, start, data[0], data[1] % 64, data[0] / 6 % 2 == 1, format_of(is_qwen));
     if (!answer) return 0;
     require(as_arguments == !answer->tool_calls.empty());
     if (!as_arguments) (void)weft::parse_json_value(answer->content, "answer", kDeep);

@@ -37,7 +37,7 @@ void check(const EventLog& log) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size < 2) return 0;
-  static const weft::KimiTokenizer tokenizer = weft::KimiTokenizer::from_files(weft::text_test::toy_files(600));
+  static const weft::Tokenizer tokenizer = weft::make_kimi_tokenizer(weft::text_test::toy_files(600));
   constexpr std::array<std::string_view, 10> kWords{"",
                                                     "<|open|>",
                                                     "<|close|>",

@@ -1,4 +1,4 @@
-// Chat requests of any bytes: an Error or a prompt whose control tokens are those of its markup and no others.
+// Chat requests of any bytes, in each format: an Error or a prompt whose control tokens are those of its markup and no others.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -9,14 +9,14 @@
 #include "text/chat.h"
 #include "text/text_json.h"
 
-#include "../text/toy_vocabulary.h"
+#include "../text/toy_qwen.h"
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  static const weft::ChatFormat format(weft::KimiTokenizer::from_files(weft::text_test::toy_files(600)));
-  const std::string_view json(reinterpret_cast<const char*>(data), size);
+namespace {
+
+void render(const weft::ChatFormat& format, std::string_view json) {
   try {
     const weft::ChatPrompt prompt = format.render(json);
-    const auto is_control = [](weft::TokenId id) { return format.tokenizer().is_control(id); };
+    const auto is_control = [&](weft::TokenId id) { return format.tokenizer().is_control(id); };
     const auto ids = std::count_if(prompt.ids.begin(), prompt.ids.end(), is_control);
     const auto segments =
         std::count_if(prompt.segments.begin(), prompt.segments.end(), [](const weft::Segment& s) { return s.is_control; });
@@ -34,5 +34,19 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       if (error.kind() == weft::ErrorKind::internal || std::string_view(error.what()).starts_with("[output]")) std::abort();
     }
   }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  static const weft::ChatFormat xtml = weft::ChatFormat::kimi(weft::make_kimi_tokenizer(weft::text_test::toy_files(600)));
+  const auto qwen = [](bool thinking) {
+    return weft::ChatFormat::qwen(weft::make_qwen_tokenizer(weft::text_test::toy_qwen_files()),
+                                  weft::ChatTemplate{thinking, false, thinking});
+  };
+  static const weft::ChatFormat instruct = qwen(false);
+  static const weft::ChatFormat thinking = qwen(true);
+  for (const weft::ChatFormat* format : {&xtml, &instruct, &thinking})
+    render(*format, {reinterpret_cast<const char*>(data), size});
   return 0;
 }

@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "base/utf8.h"
-#include "text/tokenizer.h"
+#include "text/kimi_tokenizer.h"
 
 #include "../text/toy_vocabulary.h"
 
@@ -16,8 +16,8 @@ namespace {
 
 constexpr size_t kRanks = 600;
 
-const weft::KimiTokenizer& toy() {
-  static const weft::KimiTokenizer tokenizer = weft::KimiTokenizer::from_files(weft::text_test::toy_files(kRanks));
+const weft::Tokenizer& toy() {
+  static const weft::Tokenizer tokenizer = weft::make_kimi_tokenizer(weft::text_test::toy_files(kRanks));
   return tokenizer;
 }
 
@@ -49,8 +49,8 @@ void encode_and_decode(std::string_view bytes) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   const std::string_view rest(reinterpret_cast<const char*>(data) + 1, size - 1);
-  static const weft::KimiTokenizer::Files good = weft::text_test::toy_files(kRanks);
-  weft::KimiTokenizer::Files files = good;
+  static const weft::KimiFiles good = weft::text_test::toy_files(kRanks);
+  weft::KimiFiles files = good;
   try {
     switch (data[0] % 5) {
       case 0:  // the whole file
@@ -61,11 +61,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         break;
       case 2:
         files.tokenizer_config = rest;
-        (void)weft::KimiTokenizer::from_files(files);
+        (void)weft::make_kimi_tokenizer(files);
         break;
       case 3:
         files.generation_config = rest;
-        (void)weft::KimiTokenizer::from_files(files);
+        (void)weft::make_kimi_tokenizer(files);
         break;
       default: encode_and_decode(rest); break;
     }

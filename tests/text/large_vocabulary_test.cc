@@ -14,10 +14,10 @@ namespace {
 TEST(LargeVocabulary, LoadsAndEncodes) {
   constexpr size_t kRanks = 163'584;
   const auto tokens = text_test::toy_tokens(kRanks);
-  const KimiTokenizer tokenizer = KimiTokenizer::from_files({.tiktoken_model = text_test::model_file(tokens),
-                                                             .tokenizer_config = text_test::config_file(kRanks),
-                                                             .config = {},
-                                                             .generation_config = {}});
+  const Tokenizer tokenizer = make_kimi_tokenizer({.tiktoken_model = text_test::model_file(tokens),
+                                                   .tokenizer_config = text_test::config_file(kRanks),
+                                                   .config = {},
+                                                   .generation_config = {}});
   EXPECT_EQ(tokenizer.rank_count(), 163'584);
   EXPECT_EQ(tokenizer.vocab_size(), 163'840);
   for (size_t i = 0; i < tokens.size(); ++i) {

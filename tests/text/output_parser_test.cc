@@ -1,5 +1,3 @@
-#include "text/output_parser.h"
-
 #include <set>
 #include <string>
 #include <vector>
@@ -8,9 +6,10 @@
 #include <gtest/gtest.h>
 
 #include "text/json_value.h"
-#include "text/marker_lexer.h"
 #include "text/parser_streams.h"
 #include "text/text_fixture.h"
+#include "text/xtml_markers.h"
+#include "text/xtml_parser.h"
 
 namespace weft {
 namespace {
@@ -67,7 +66,7 @@ TEST(OutputParser, EventsDoNotDependOnTheCuts) {
 
 // Each structural marker cut at every two places.
 TEST(OutputParser, MarkersSplitOverTwoSteps) {
-  for (const std::string_view marker : kMarkerSpellings) {
+  for (const std::string_view marker : kXtmlMarkers) {
     Stream stream{
         std::string(marker), ParserStart::response, "ab" + std::string(marker) + "think<|sep|>cd", EndReason::stop, {}, {}};
     const size_t size = stream.input.size();
@@ -91,7 +90,7 @@ TEST(OutputParser, MarkersSplitOverTwoSteps) {
 }
 
 TEST(OutputParser, HoldsBackNoMoreThanAMarkersPrefix) {
-  OutputParser parser(mini(), {.start = ParserStart::response});
+  OutputParser parser = xtml_parser(mini(), {.start = ParserStart::response});
   const auto fed = [&](std::string_view text) {
     parser.feed_text(text);
     std::string out;
@@ -110,12 +109,12 @@ TEST(OutputParser, HoldsBackNoMoreThanAMarkersPrefix) {
 
 TEST(OutputParser, HeldTailIsTextAtANormalEndAndDroppedAtLength) {
   for (const std::string tail : {"<", "<|", "<|op", "<|end_of_msg|"}) {
-    OutputParser stopped(mini(), {.start = ParserStart::response});
+    OutputParser stopped = xtml_parser(mini(), {.start = ParserStart::response});
     stopped.feed_text(fmt::format("a{}", tail));
     stopped.finish(EndReason::stop);
     EXPECT_EQ(stopped.take_events()[0].text, fmt::format("a{}", tail));
     EXPECT_EQ(stopped.counters().dropped_tail_bytes, 0);
-    OutputParser cut(mini(), {.start = ParserStart::response});
+    OutputParser cut = xtml_parser(mini(), {.start = ParserStart::response});
     cut.feed_text(fmt::format("a{}", tail));
     cut.finish(EndReason::length);
     EXPECT_EQ(cut.take_events()[0].text, "a");
@@ -126,7 +125,8 @@ TEST(OutputParser, HeldTailIsTextAtANormalEndAndDroppedAtLength) {
 TEST(OutputParser, ReferenceCases) {
   ASSERT_GE(xtml_cases()["parse"].size(), 21u);
   for (const Json& test : xtml_cases()["parse"]) {
-    OutputParser parser(mini(), {.start = test["thinking"].get<bool>() ? ParserStart::think : ParserStart::response});
+    OutputParser parser =
+        xtml_parser(mini(), {.start = test["thinking"].get<bool>() ? ParserStart::think : ParserStart::response});
     EventLog log;
     for (const Json& id : test["ids"]) {
       parser.feed_token(id.get<TokenId>());
@@ -174,12 +174,12 @@ TEST(OutputParser, BufferedAnswers) {
 }
 
 TEST(OutputParser, CountsWhatDidNotGoByTheBook) {
-  OutputParser parser(mini(), {.start = ParserStart::think});
+  OutputParser parser = xtml_parser(mini(), {.start = ParserStart::think});
   const auto feed = [&](std::string_view input) {
     for (const TokenId id : mini().encode(text_test::segments_of(input))) parser.feed_token(id);
   };
   feed("Hello world⟨b⟩ again");
-  parser.feed_token(mini().markers().media_pad);
+  parser.feed_token(mini().control_id("<|media_pad|>"));
   parser.feed_token(mini().vocab_size());
   parser.feed_token(-1);
   const auto counted = static_cast<int64_t>(mini().encode("Hello world").size() + mini().encode(" again").size());
@@ -201,7 +201,7 @@ TEST(OutputParser, CountsWhatDidNotGoByTheBook) {
 TEST(OutputParser, ArgumentsNestNoDeeperThanAReaderTakes) {
   for (const auto& [depth, kept] : {std::pair(kMaxJsonDepth - 1, true), std::pair(kMaxJsonDepth, false)}) {
     const auto levels = static_cast<size_t>(depth);
-    OutputParser parser(mini(), {.start = ParserStart::response});
+    OutputParser parser = xtml_parser(mini(), {.start = ParserStart::response});
     parser.feed_text(spelled(fmt::format("⟨tools⟩⟨call tool=\"a\"⟩⟨argument key=\"k\" type=\"array\"⟩{}{}⟨/argument⟩⟨/call⟩",
                                          std::string(levels, '['), std::string(levels, ']'))));
     EventLog log;
@@ -214,20 +214,20 @@ TEST(OutputParser, ArgumentsNestNoDeeperThanAReaderTakes) {
 }
 
 TEST(OutputParser, CountsDiscardedCalls) {
-  OutputParser parser(mini(), {.start = ParserStart::response, .discard_calls = true});
+  OutputParser parser = xtml_parser(mini(), {.start = ParserStart::response, .discard_calls = true});
   parser.feed_text(spelled("⟨tools⟩⟨call tool=\"a\"⟩⟨/call⟩⟨call tool=\"b\"⟩⟨/call⟩⟨/tools⟩⟨/message⟩"));
   EXPECT_EQ(parser.counters().discarded_calls, 2);
 }
 
 TEST(OutputParser, TheOpenerOfAnotherTurnEndsThisOne) {
-  OutputParser parser(mini(), {.start = ParserStart::response});
+  OutputParser parser = xtml_parser(mini(), {.start = ParserStart::response});
   parser.feed_text(spelled("a⟨/response⟩⟨message role=\"user\"⟩"));
   EXPECT_TRUE(parser.done());
   EXPECT_TRUE(parser.complete());
 }
 
 TEST(OutputParser, HalfACharacterOfAnAbandonedArgumentIsDropped) {
-  OutputParser parser(mini(), {.start = ParserStart::response});
+  OutputParser parser = xtml_parser(mini(), {.start = ParserStart::response});
   parser.feed_text(spelled("⟨tools⟩⟨call tool=\"a\"⟩⟨argument key=\"k\"⟩v"));
   parser.feed_text("\xF0\x9F");
   parser.feed_text(spelled("⟨call tool=\"b\"⟩⟨/call⟩⟨/tools⟩⟨/message⟩"));
@@ -239,7 +239,7 @@ TEST(OutputParser, HalfACharacterOfAnAbandonedArgumentIsDropped) {
 // Fault 9: a long string argument streams, and the call is announced before any of it.
 TEST(OutputParser, LongArgumentsStream) {
   const std::string body(100'000, 'x');
-  OutputParser parser(mini(), {.start = ParserStart::response});
+  OutputParser parser = xtml_parser(mini(), {.start = ParserStart::response});
   std::vector<ChatEvent> events;
   for (const TokenId id :
        mini().encode(text_test::segments_of("⟨tools⟩⟨call tool=\"write\"⟩⟨argument key=\"t\" type=\"string\"⟩" + body))) {
@@ -272,7 +272,7 @@ TEST(OutputParser, HalfCharactersStayInTheirChannel) {
     const std::string tail = character.substr(half);
     std::string tail_text;
     for (size_t i = 0; i < tail.size(); ++i) tail_text += "\xEF\xBF\xBD";
-    OutputParser parser(mini(), {.start = ParserStart::think});
+    OutputParser parser = xtml_parser(mini(), {.start = ParserStart::think});
     EventLog log;
     const auto feed = [&](const std::string& bytes) {
       for (const char c : bytes) {
@@ -285,7 +285,7 @@ TEST(OutputParser, HalfCharactersStayInTheirChannel) {
     log.add(parser.take_events());
     EXPECT_THAT(log.lines, ElementsAre("Ra\xEF\xBF\xBD", "C" + tail_text + "b\xEF\xBF\xBD", "Fstop"));
     // The same by ids of single bytes.
-    OutputParser by_ids(mini(), {.start = ParserStart::think});
+    OutputParser by_ids = xtml_parser(mini(), {.start = ParserStart::think});
     EventLog id_log;
     const auto feed_bytes = [&](const std::string& bytes) {
       for (const char c : bytes) {
@@ -306,7 +306,8 @@ TEST(OutputParser, HalfCharactersStayInTheirChannel) {
 
 TEST(OutputParser, CallIdsComeFromTheCaller) {
   int made = 0;
-  OutputParser parser(mini(), {.start = ParserStart::response, .make_call_id = [&] { return fmt::format("id{}", made++); }});
+  OutputParser parser =
+      xtml_parser(mini(), {.start = ParserStart::response, .make_call_id = [&] { return fmt::format("id{}", made++); }});
   parser.feed_text(spelled("⟨tools⟩⟨call tool=\"a\"⟩⟨/call⟩⟨call tool=\"b\"⟩⟨/call⟩⟨/tools⟩⟨/message⟩"));
   EventLog log;
   log.add(parser.take_events());

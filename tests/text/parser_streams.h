@@ -10,8 +10,8 @@
 
 #include <fmt/format.h>
 
-#include "text/output_parser.h"
-#include "text/tokenizer.h"
+#include "text/kimi_tokenizer.h"
+#include "text/xtml_parser.h"
 
 namespace weft::text_test {
 
@@ -348,12 +348,12 @@ class EventLog {
   std::string last_head_;
 };
 
-inline OutputParser parser_of(const Stream& stream, const KimiTokenizer& tokenizer) {
-  return OutputParser(tokenizer, {.start = stream.start, .discard_calls = stream.discard_calls});
+inline OutputParser parser_of(const Stream& stream, const Tokenizer& tokenizer) {
+  return xtml_parser(tokenizer, {.start = stream.start, .discard_calls = stream.discard_calls});
 }
 
 // Feeds pieces that end at the given offsets and at the end.
-inline EventLog run_text(const Stream& stream, const KimiTokenizer& tokenizer, const std::vector<size_t>& cuts) {
+inline EventLog run_text(const Stream& stream, const Tokenizer& tokenizer, const std::vector<size_t>& cuts) {
   const std::string text = spelled(stream.input);
   OutputParser parser = parser_of(stream, tokenizer);
   EventLog log;
@@ -369,7 +369,7 @@ inline EventLog run_text(const Stream& stream, const KimiTokenizer& tokenizer, c
   return log;
 }
 
-inline EventLog run_ids(const Stream& stream, const KimiTokenizer& tokenizer) {
+inline EventLog run_ids(const Stream& stream, const Tokenizer& tokenizer) {
   OutputParser parser = parser_of(stream, tokenizer);
   EventLog log;
   for (const TokenId id : tokenizer.encode(segments_of(stream.input))) {

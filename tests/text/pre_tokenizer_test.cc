@@ -24,18 +24,18 @@ TEST(PreTokenizer, CutsAsTheRegularExpression) {
     std::string text;
     for (const std::string& piece : expected) text += piece;
     std::vector<std::string> pieces;
-    for (const std::string_view piece : kimi_pieces(text)) pieces.emplace_back(piece);
+    for (const std::string_view piece : pieces_of(text, kimi_piece_end)) pieces.emplace_back(piece);
     ASSERT_EQ(pieces, expected);
   }
 }
 
 TEST(PreTokenizer, CheckValuesOfTheSpecification) {
-  EXPECT_THAT(kimi_pieces("Hello WORLD's 12345 你好world\n\n  x"),
+  EXPECT_THAT(pieces_of("Hello WORLD's 12345 你好world\n\n  x", kimi_piece_end),
               ElementsAre("Hello", " WORLD's", " ", "123", "45", " ", "你好", "world", "\n\n", " ", " x"));
-  EXPECT_THAT(kimi_pieces("XMLHttpRequest don'T"), ElementsAre("XMLHttp", "Request", " don'T"));
-  EXPECT_THAT(kimi_pieces("Kimi聊天bot"), ElementsAre("Kimi", "聊天", "bot"));
-  EXPECT_THAT(kimi_pieces("3.14  \n y"), ElementsAre("3", ".", "14", "  \n", " y"));
-  EXPECT_TRUE(kimi_pieces("").empty());
+  EXPECT_THAT(pieces_of("XMLHttpRequest don'T", kimi_piece_end), ElementsAre("XMLHttp", "Request", " don'T"));
+  EXPECT_THAT(pieces_of("Kimi聊天bot", kimi_piece_end), ElementsAre("Kimi", "聊天", "bot"));
+  EXPECT_THAT(pieces_of("3.14  \n y", kimi_piece_end), ElementsAre("3", ".", "14", "  \n", " y"));
+  EXPECT_TRUE(pieces_of("", kimi_piece_end).empty());
 }
 
 TEST(PreTokenizer, TakesEveryCharacterAlone) {

@@ -10,6 +10,7 @@
 #include "text/parser_streams.h"
 #include "text/text_fixture.h"
 #include "text/toy_vocabulary.h"
+#include "text/xtml_renderer.h"
 
 namespace weft {
 namespace {
@@ -125,7 +126,7 @@ TEST(RoundTrip, AReturnedAnswerRendersAsTheModelWroteIt) {
     const RandomTurn turn(seed);
     std::string written;
     for (const Segment& segment : turn.segments) written += segment.bytes;
-    OutputParser parser(mini(), {.start = ParserStart::think});
+    OutputParser parser = xtml_parser(mini(), {.start = ParserStart::think});
     EventLog log;
     for (const TokenId id : mini().encode(turn.segments)) {
       parser.feed_token(id);
@@ -160,8 +161,8 @@ TEST(RoundTrip, NoMarkupLeaksFromWellFormedTurns) {
     }
     std::string text;
     for (const Segment& segment : turn.segments) text += segment.bytes;
-    OutputParser by_text(mini(), {.start = ParserStart::think});
-    OutputParser by_ids(mini(), {.start = ParserStart::think});
+    OutputParser by_text = xtml_parser(mini(), {.start = ParserStart::think});
+    OutputParser by_ids = xtml_parser(mini(), {.start = ParserStart::think});
     by_text.feed_text(text);
     for (const TokenId id : mini().encode(turn.segments)) by_ids.feed_token(id);
     EventLog log;

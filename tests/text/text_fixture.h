@@ -9,7 +9,8 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "text/chat.h"
-#include "text/tokenizer.h"
+#include "text/kimi_tokenizer.h"
+#include "text/qwen_tokenizer.h"
 
 namespace weft::text_test {
 
@@ -29,21 +30,21 @@ inline const Json& xtml_cases() {
 
 inline std::filesystem::path mini_folder() { return std::filesystem::path(WEFT_SOURCE_DIR) / "models/k3-mini"; }
 
-inline KimiTokenizer::Files mini_files() {
+inline KimiFiles mini_files() {
   return {.tiktoken_model = read_text_file(mini_folder() / "tiktoken.model"),
           .tokenizer_config = read_text_file(mini_folder() / "tokenizer_config.json"),
           .config = std::nullopt,
           .generation_config = read_text_file(mini_folder() / "generation_config.json")};
 }
 
-inline const KimiTokenizer& mini() {
-  static const KimiTokenizer tokenizer = KimiTokenizer::load(mini_folder());
+inline const Tokenizer& mini() {
+  static const Tokenizer tokenizer = load_kimi_tokenizer(mini_folder());
   return tokenizer;
 }
 
 // The files of the mini tokenizer with all control tokens moved to other ids of their range.
-inline KimiTokenizer::Files shifted_files(int shift) {
-  KimiTokenizer::Files files = mini_files();
+inline KimiFiles shifted_files(int shift) {
+  KimiFiles files = mini_files();
   const Json config = parse_json(files.tokenizer_config, "tokenizer_config");
   const TokenId first = mini().rank_count();
   Json moved = Json::object();
@@ -54,11 +55,18 @@ inline KimiTokenizer::Files shifted_files(int shift) {
   return files;
 }
 
-inline const KimiTokenizer& shifted(int shift) {
-  static std::map<int, KimiTokenizer> made;
+inline const Tokenizer& shifted(int shift) {
+  static std::map<int, Tokenizer> made;
   const auto found = made.find(shift);
   if (found != made.end()) return found->second;
-  return made.emplace(shift, KimiTokenizer::from_files(shifted_files(shift))).first->second;
+  return made.emplace(shift, make_kimi_tokenizer(shifted_files(shift))).first->second;
+}
+
+// The tokenizer of Qwen3, whose vocabulary and markers are those of Qwen3-Next.
+inline std::filesystem::path qwen_folder() { return std::filesystem::path(WEFT_FIXTURES) / "tokenizer-qwen"; }
+inline const Tokenizer& qwen() {
+  static const Tokenizer tokenizer = load_qwen_tokenizer(qwen_folder());
+  return tokenizer;
 }
 
 inline std::vector<TokenId> ids_of(const Json& list) { return list.get<std::vector<TokenId>>(); }

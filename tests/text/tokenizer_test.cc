@@ -1,5 +1,3 @@
-#include "text/tokenizer.h"
-
 #include <functional>
 #include <set>
 #include <string>
@@ -11,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/utf8.h"
+#include "text/kimi_tokenizer.h"
 #include "text/pre_tokenizer.h"
 #include "text/rank_table.h"
 #include "text/text_fixture.h"
@@ -68,7 +67,7 @@ TEST(KimiTokenizer, PiecesAndIdsOfAllCases) {
   for (const Json& test : tokenizer_cases()["cases"]) {
     const auto text = test["text"].get<std::string>();
     std::vector<std::string> pieces;
-    for (const std::string_view piece : kimi_pieces(text)) pieces.emplace_back(piece);
+    for (const std::string_view piece : pieces_of(text, kimi_piece_end)) pieces.emplace_back(piece);
     EXPECT_EQ(pieces, test["pieces"].get<std::vector<std::string>>()) << text;
     EXPECT_EQ(mini().encode(text), ids_of(test["ids"])) << text;
     EXPECT_EQ(mini().decode_bytes(mini().encode(text)), text);
@@ -231,7 +230,7 @@ TEST(KimiTokenizer, RefusesBrokenControlTokens) {
     Json config = parse_json(files.tokenizer_config, "test");
     change(config);
     files.tokenizer_config = config.dump();
-    return message_of([&] { (void)KimiTokenizer::from_files(files, "folder"); });
+    return message_of([&] { (void)make_kimi_tokenizer(files, "folder"); });
   };
   for (const char* marker : {"<|open|>", "<|close|>", "<|sep|>", "<|end_of_msg|>"}) {
     EXPECT_THAT(refused([&](Json& config) {
@@ -255,22 +254,22 @@ TEST(KimiTokenizer, RefusesBrokenControlTokens) {
   const auto ends = [](const std::string& json) {
     auto files = mini_files();
     files.generation_config = json;
-    return message_of([&] { (void)KimiTokenizer::from_files(files, "folder"); });
+    return message_of([&] { (void)make_kimi_tokenizer(files, "folder"); });
   };
   EXPECT_THAT(ends(R"({"eos_token_id": 6144})"), HasSubstr("wanted an id below 6144, found 6144"));
   EXPECT_THAT(ends(R"({"eos_token_id": "x"})"), HasSubstr("found \"x\""));
   EXPECT_THAT(ends(R"({"eos_token_id": [5890, 5893]})"), HasSubstr("found id 5893 as '<|sep|>' and as end token"));
-  EXPECT_THAT(message_of([] { (void)KimiTokenizer::load("/nonexistent"); }), HasSubstr("/nonexistent/tiktoken.model"));
+  EXPECT_THAT(message_of([] { (void)load_kimi_tokenizer("/nonexistent"); }), HasSubstr("/nonexistent/tiktoken.model"));
 }
 
 TEST(KimiTokenizer, ReadsMarkerAndEndIdsFromTheFiles) {
   EXPECT_EQ(mini().vocab_size(), 6144);
   EXPECT_EQ(mini().rank_count(), 5888);
   EXPECT_THAT(mini().stop_ids(), ElementsAre(5889, 5890));
-  EXPECT_EQ(mini().markers().open, 5891);
-  EXPECT_EQ(mini().markers().media_pad, 5909);
-  const KimiTokenizer& moved = text_test::shifted(100);
-  EXPECT_EQ(moved.markers().open, 5991);
+  EXPECT_EQ(mini().control_id("<|open|>"), 5891);
+  EXPECT_EQ(mini().control_id("<|media_pad|>"), 5909);
+  const Tokenizer& moved = text_test::shifted(100);
+  EXPECT_EQ(moved.control_id("<|open|>"), 5991);
   EXPECT_THAT(moved.stop_ids(), ElementsAre(5989, 5990));
   EXPECT_TRUE(moved.is_stop(5990));
   EXPECT_FALSE(moved.is_stop(5890));
@@ -280,7 +279,7 @@ TEST(KimiTokenizer, ReadsMarkerAndEndIdsFromTheFiles) {
   auto files = mini_files();
   files.config = R"({"eos_token_id": 5, "text_config": {"eos_token_id": [9, 7]}})";
   files.generation_config = R"({"eos_token_id": 7})";
-  const KimiTokenizer more = KimiTokenizer::from_files(files);
+  const Tokenizer more = make_kimi_tokenizer(files);
   EXPECT_THAT(more.stop_ids(), ElementsAre(5, 7, 9, 5889, 5890));
 }
 
@@ -301,9 +300,9 @@ TEST(KimiTokenizer, TheLongestControlTokenMatches) {
   Json config = parse_json(files.tokenizer_config, "test");
   config["added_tokens_decoder"]["5900"] = {{"content", "<|sep|>more"}};
   files.tokenizer_config = config.dump();
-  const KimiTokenizer tokenizer = KimiTokenizer::from_files(files);
+  const Tokenizer tokenizer = make_kimi_tokenizer(files);
   EXPECT_THAT(tokenizer.encode("<|sep|>more", true), ElementsAre(5900));
-  EXPECT_EQ(tokenizer.encode("<|sep|>mor", true)[0], tokenizer.markers().sep);
+  EXPECT_EQ(tokenizer.encode("<|sep|>mor", true)[0], tokenizer.control_id("<|sep|>"));
 }
 
 TEST(KimiTokenizer, SegmentsAreEncodedEachOnItsOwn) {

@@ -9,7 +9,7 @@
 
 #include <fmt/format.h>
 
-#include "text/tokenizer.h"
+#include "text/kimi_tokenizer.h"
 
 namespace weft::text_test {
 
@@ -83,7 +83,7 @@ inline std::string config_file(size_t ranks) {
   return fmt::format(R"({{"added_tokens_decoder": {{{}}}}})", entries);
 }
 
-inline KimiTokenizer::Files toy_files(size_t ranks) {
+inline KimiFiles toy_files(size_t ranks) {
   return {.tiktoken_model = model_file(toy_tokens(ranks)),
           .tokenizer_config = config_file(ranks),
           .config = {},

@@ -4,6 +4,8 @@
 #include <utility>
 
 #include "base/error.h"
+#include "engine/grammar/chatml_turn.h"
+#include "engine/grammar/xtml_turn.h"
 
 namespace weft::grammar {
 namespace {
@@ -30,11 +32,17 @@ const std::string& place_of_format() {
   return place;
 }
 
-std::vector<ArgumentList> compile_arguments(const TextTerms& text, const JsonValue& parameters, const std::string& place) {
+CallableTool compile_tool(const TextTerms& text, ChatStyle style, const std::string& name, const JsonValue& parameters,
+                          const std::string& place) {
+  CallableTool tool{name, {}, kNothing};
   SchemaCompiler compiler(text, parameters, place);
-  std::vector<ArgumentList> lists = compiler.arguments();
+  if (style == ChatStyle::xtml) {
+    tool.arguments = compiler.arguments();
+  } else {
+    tool.object = compiler.object_json();
+  }
   compiler.finish();
-  return lists;
+  return tool;
 }
 
 }  // namespace
@@ -88,7 +96,7 @@ void AnswerRules::add_tool(const JsonValue& declared, const std::string& place, 
   if (strict == nullptr || !strict->is(Kind::boolean) || !strict->boolean) {
     try {
       Terms terms(vocabulary_->trie());
-      (void)compile_arguments(TextTerms(terms), tool.parameters, place);
+      (void)compile_tool(TextTerms(terms), vocabulary_->style(), tool.name, tool.parameters, place);
     } catch (const Error& error) {
       notes.push_back(fmt::format("the arguments of tool '{}' are not held to its schema: {}", tool.name, error.what()));
       tool.parameters = boolean(true);
@@ -125,14 +133,16 @@ Matcher AnswerRules::compile(ParserStart start, bool cut_closers) const {
     schema->finish();
   }
   if (calls_ != Calls::none) {
-    for (const Tool& tool : tools_) rules.tools.push_back({tool.name, compile_arguments(text, tool.parameters, tool.place)});
+    for (const Tool& tool : tools_)
+      rules.tools.push_back(compile_tool(text, vocabulary_->style(), tool.name, tool.parameters, tool.place));
   }
-  const Term turn = xtml_turn(text, rules);
+  const bool is_xtml = vocabulary_->style() == ChatStyle::xtml;
+  const Term turn = is_xtml ? xtml_turn(text, rules) : chatml_turn(text, rules);
   terms->seal();
   Matcher matcher(vocabulary_, {.terms = std::move(terms),
                                 .start = turn,
                                 .json_response = rules.response.has_value(),
-                                .in_response = start == ParserStart::response});
+                                .in_response = start == ParserStart::response || (!is_xtml && start == ParserStart::start)});
   if (start == ParserStart::response && !written_.empty()) matcher.accept_text(written_);
   return matcher;
 }

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "engine/grammar/matcher.h"
-#include "engine/grammar/xtml_turn.h"
+#include "engine/grammar/turn_rules.h"
 #include "text/chat_request.h"
 
 namespace weft::grammar {

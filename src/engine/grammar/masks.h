@@ -18,8 +18,8 @@
 
 namespace weft::grammar {
 
-// The ids of each marker; `end` may have several.
-using MarkerTokens = std::array<std::vector<TokenId>, 4>;
+// The ids of each marker: `end` may have several, those of the other format have none.
+using MarkerTokens = std::array<std::vector<TokenId>, kMarkers>;
 
 class Masks {
  public:
@@ -43,7 +43,7 @@ class Masks {
   struct Part {
     Buckets buckets;
     std::vector<uint32_t> exits;  // nodes of the trie at which the part may be over, and that have children
-    std::array<int64_t, 4> markers{};
+    std::array<int64_t, kMarkers> markers{};
   };
 
   void fill_state(Term state, Term then, int64_t limit);

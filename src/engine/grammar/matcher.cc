@@ -4,6 +4,8 @@
 
 #include "base/error.h"
 #include "base/utf8.h"
+#include "text/chatml_markers.h"
+#include "text/xtml_markers.h"
 
 namespace weft::grammar {
 namespace {
@@ -15,11 +17,20 @@ constexpr size_t kMaxLiveTerms = 1 << 14;
 
 }  // namespace
 
-Vocabulary::Vocabulary(const KimiTokenizer& tokenizer) : tokenizer_(tokenizer), trie_(tokenizer) {
-  const MarkerIds& ids = tokenizer.markers();
-  markers_[static_cast<size_t>(Marker::open)] = {ids.open};
-  markers_[static_cast<size_t>(Marker::close)] = {ids.close};
-  markers_[static_cast<size_t>(Marker::sep)] = {ids.sep};
+Vocabulary::Vocabulary(const Tokenizer& tokenizer, ChatStyle style) : tokenizer_(tokenizer), style_(style), trie_(tokenizer) {
+  const auto set = [&](Marker marker, TokenId id) { markers_[static_cast<size_t>(marker)] = {id}; };
+  if (style == ChatStyle::xtml) {
+    const XtmlMarkers ids(tokenizer);
+    set(Marker::open, ids.open);
+    set(Marker::close, ids.close);
+    set(Marker::sep, ids.sep);
+  } else {
+    const ChatmlMarkers ids(tokenizer);
+    set(Marker::open_think, ids[ChatmlMarker::open_think]);
+    set(Marker::close_think, ids[ChatmlMarker::close_think]);
+    set(Marker::open_call, ids[ChatmlMarker::open_call]);
+    set(Marker::close_call, ids[ChatmlMarker::close_call]);
+  }
   markers_[static_cast<size_t>(Marker::end)] = {tokenizer.stop_ids().begin(), tokenizer.stop_ids().end()};
   for (TokenId id = 0; id < tokenizer.rank_count(); ++id) {
     const auto quotes = static_cast<int>(std::ranges::count(tokenizer.token_bytes(id), '"'));
@@ -42,7 +53,7 @@ std::optional<std::pair<size_t, TokenId>> Matcher::longer_name(std::string_view 
   if (!names_.repeats(text)) return std::nullopt;
   size_t quote = 0;
   while (!names_.repeats(text.substr(0, quote + 1))) ++quote;
-  const KimiTokenizer& tokenizer = vocabulary_->tokenizer();
+  const Tokenizer& tokenizer = vocabulary_->tokenizer();
   for (TokenId id = 0; id < tokenizer.rank_count(); ++id) {
     const std::string_view more = tokenizer.token_bytes(id);
     if (more.find_first_of("\"\\") != std::string_view::npos) continue;
@@ -101,7 +112,7 @@ void Matcher::fill_mask(std::span<uint32_t> words, int64_t budget) {
 }
 
 void Matcher::accept(TokenId id) {
-  const KimiTokenizer& tokenizer = vocabulary_->tokenizer();
+  const Tokenizer& tokenizer = vocabulary_->tokenizer();
   Term next = kNothing;
   std::optional<Marker> marker;
   if (!tokenizer.is_control(id)) {

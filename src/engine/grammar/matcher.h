@@ -20,16 +20,17 @@
 #include "engine/grammar/name_guard.h"
 #include "engine/grammar/terms.h"
 #include "engine/grammar/vocabulary_trie.h"
-#include "text/tokenizer.h"
+#include "text/dialect.h"
 
 namespace weft::grammar {
 
 // The tokens of a checkpoint, made once for all requests. Keeps a reference to the tokenizer.
 class Vocabulary {
  public:
-  explicit Vocabulary(const KimiTokenizer& tokenizer);
+  Vocabulary(const Tokenizer& tokenizer, ChatStyle style);
 
-  [[nodiscard]] const KimiTokenizer& tokenizer() const { return tokenizer_; }
+  [[nodiscard]] const Tokenizer& tokenizer() const { return tokenizer_; }
+  [[nodiscard]] ChatStyle style() const { return style_; }
   [[nodiscard]] const VocabularyTrie& trie() const { return trie_; }
   [[nodiscard]] const MarkerTokens& markers() const { return markers_; }
   // Tokens that are text with a quote in it.
@@ -41,7 +42,8 @@ class Vocabulary {
   [[nodiscard]] size_t mask_words() const { return static_cast<size_t>((trie_.vocabulary() + 31) / 32); }
 
  private:
-  const KimiTokenizer& tokenizer_;
+  const Tokenizer& tokenizer_;
+  ChatStyle style_;
   VocabularyTrie trie_;
   MarkerTokens markers_;
   std::vector<Quoted> quoted_;
@@ -51,8 +53,8 @@ class Vocabulary {
 struct Grammar {
   std::unique_ptr<Terms> terms;
   Term start = kNothing;
-  bool json_response = false;  // what a response channel holds is JSON
-  bool in_response = false;    // the text begins inside that channel
+  bool json_response = false;  // what the response holds is JSON
+  bool in_response = false;    // the text begins inside the response
 };
 
 class Matcher {

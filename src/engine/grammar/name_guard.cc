@@ -100,6 +100,8 @@ void NameGuard::accept(Marker marker) {
     end_header();
     return;
   }
+  // The body of a call of ChatML is JSON, arguments and all.
+  if (marker == Marker::open_call || (marker == Marker::close_think && json_response_)) return begin_json();
   opens_ = marker == Marker::open;
   place_ = opens_ || marker == Marker::close ? Place::header : Place::other;
   header_.clear();
@@ -122,7 +124,10 @@ void NameGuard::end_header() {
     arguments_.emplace(*name);
     json = !header_.ends_with(" type=\"string\"");
   }
-  if (!json) return;
+  if (json) begin_json();
+}
+
+void NameGuard::begin_json() {
   place_ = Place::json;
   open_.clear();
   inside_ = Inside::value;

@@ -25,7 +25,7 @@ class Vocabulary;
 
 class NameGuard {
  public:
-  // `json_response`: what a response channel holds is JSON. `in_response`: the text begins inside that channel.
+  // `json_response`: what the response holds is JSON. `in_response`: the text begins inside the response.
   NameGuard(std::shared_ptr<const Vocabulary> vocabulary, bool json_response, bool in_response);
 
   void accept(std::string_view text);
@@ -64,6 +64,7 @@ class NameGuard {
   // The name of an argument, once the header has it whole.
   [[nodiscard]] static std::optional<std::string_view> argument_name(std::string_view header);
   void end_header();
+  void begin_json();
 
   std::shared_ptr<const Vocabulary> vocabulary_;
   bool json_response_;

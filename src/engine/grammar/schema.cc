@@ -48,6 +48,12 @@ SchemaCompiler::SchemaCompiler(const TextTerms& text, const JsonValue& root, std
 
 Term SchemaCompiler::json() { return value({&source_.root()}); }
 
+Term SchemaCompiler::object_json() {
+  const Term object = choices({&source_.root()}, kObjectType, Spelling::json);
+  if (object == kNothing) refuse_no_object();
+  return object;
+}
+
 void SchemaCompiler::finish() {
   while (!named_.empty()) {
     const auto [rule, schemas] = std::move(named_.back());

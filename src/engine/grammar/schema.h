@@ -54,6 +54,8 @@ class SchemaCompiler {
   [[nodiscard]] Term json();
   // The members of an object that fulfils the schema. Throws bad_input when no object does.
   [[nodiscard]] std::vector<ArgumentList> arguments();
+  // Any object that fulfils the schema, as JSON. Throws likewise.
+  [[nodiscard]] Term object_json();
   // Must be called once everything above was: compiles what is named and not yet there.
   void finish();
 
@@ -75,6 +77,7 @@ class SchemaCompiler {
     Schemas extra;
   };
 
+  [[noreturn]] void refuse_no_object() const;
   [[nodiscard]] std::vector<Schemas> variants(const Schemas& schemas);
   void expand(Schemas done, std::vector<Item> open, std::vector<Schemas>& out);
   void branch(const Schemas& done, const std::vector<Item>& open, const Item& from, const JsonValue& branches, int keyword,

@@ -241,11 +241,13 @@ std::vector<ArgumentList> SchemaCompiler::arguments() {
     }
     if (found.open) list.extra = typed_values(found.extra);
   }
-  if (lists.empty()) {
-    fail(ErrorKind::bad_input, "grammar", "{}: wanted a schema of objects, found one that allows none",
-         source_.where(source_.root()));
-  }
+  if (lists.empty()) refuse_no_object();
   return lists;
+}
+
+void SchemaCompiler::refuse_no_object() const {
+  fail(ErrorKind::bad_input, "grammar", "{}: wanted a schema of objects, found one that allows none",
+       source_.where(source_.root()));
 }
 
 }  // namespace weft::grammar

@@ -314,7 +314,8 @@ Term Terms::compute_after(Term term, Symbol symbol) {
     }
     case Kind::soft: {
       const Term inner = after(found.a, symbol);
-      return symbol == grammar::symbol(Marker::open) ? inner : soft(inner);
+      const bool opens = symbol == grammar::symbol(Marker::open) || symbol == grammar::symbol(Marker::open_call);
+      return opens ? inner : soft(inner);
     }
     case Kind::automaton: {
       if (symbol >= 256) return kNothing;

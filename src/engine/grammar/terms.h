@@ -35,9 +35,19 @@ inline constexpr Term kNothing = 0;  // no text at all
 inline constexpr Term kEnd = 1;      // the empty text
 
 // What a text consists of: bytes, and the control tokens that a grammar may name.
-enum class Marker : uint8_t { open, close, sep, end };
+enum class Marker : uint8_t {
+  open,  // of XTML
+  close,
+  sep,
+  end,         // an end token, of both
+  open_think,  // of ChatML
+  close_think,
+  open_call,
+  close_call,
+};
+inline constexpr size_t kMarkers = 8;
 using Symbol = int32_t;  // a byte, or 256 + a marker
-inline constexpr Symbol kSymbols = 260;
+inline constexpr Symbol kSymbols = 256 + static_cast<Symbol>(kMarkers);
 [[nodiscard]] constexpr Symbol symbol(Marker marker) { return 256 + static_cast<Symbol>(marker); }
 
 using ByteSet = std::bitset<256>;
@@ -99,7 +109,8 @@ class Terms {
   // with a delimiter, so that few tokens reach beyond them. `spare` tokens are counted into its need as long as it is not at
   // its end.
   [[nodiscard]] Term unit(Term inner, int32_t spare = 0);
-  // The same language up to <|open|>, but a text may be cut anywhere in it at no loss: the way to its end needs no tokens.
+  // The same language up to <|open|> or <tool_call>, but a text may be cut anywhere in it at no loss: the way to its end needs
+  // no tokens.
   [[nodiscard]] Term soft(Term inner);
   [[nodiscard]] Term automaton(Dfa dfa);
   [[nodiscard]] Term members(Members members);

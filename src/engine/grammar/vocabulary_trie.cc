@@ -5,7 +5,7 @@
 
 namespace weft::grammar {
 
-VocabularyTrie::VocabularyTrie(const KimiTokenizer& tokenizer)
+VocabularyTrie::VocabularyTrie(const Tokenizer& tokenizer)
     : roots_(256, std::numeric_limits<uint32_t>::max()), vocabulary_(tokenizer.vocab_size()) {
   std::vector<TokenId> order(static_cast<size_t>(tokenizer.rank_count()));
   for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<TokenId>(i);

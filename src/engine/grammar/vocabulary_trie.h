@@ -21,7 +21,7 @@ class VocabularyTrie {
   };
 
   // The ranks of the tokenizer; control tokens have no bytes that text can hold.
-  explicit VocabularyTrie(const KimiTokenizer& tokenizer);
+  explicit VocabularyTrie(const Tokenizer& tokenizer);
 
   [[nodiscard]] std::span<const Node> nodes() const { return nodes_; }
   [[nodiscard]] int64_t vocabulary() const { return vocabulary_; }  // ids, control tokens included

@@ -1,4 +1,4 @@
-#include "engine/turn_closer.h"
+#include "text/xtml_closer.h"
 
 #include <algorithm>
 #include <array>
@@ -15,22 +15,21 @@ bool nests(std::string_view tag) {
 
 }  // namespace
 
-TurnCloser::TurnCloser(const KimiTokenizer& tokenizer, ParserStart start) : tokenizer_(tokenizer) {
+XtmlCloser::XtmlCloser(const Tokenizer& tokenizer, ParserStart start) : tokenizer_(tokenizer), markers_(tokenizer) {
   if (start == ParserStart::think) open_.emplace_back("think");
   if (start == ParserStart::response) open_.emplace_back("response");
   saw_response_ = start == ParserStart::response;
 }
 
-void TurnCloser::add(TokenId id) {
-  const MarkerIds& markers = tokenizer_.markers();
-  if (id == markers.open || id == markers.close) {
-    header_ = id == markers.open ? Header::open : Header::close;
+void XtmlCloser::add(TokenId id) {
+  if (id == markers_.open || id == markers_.close) {
+    header_ = id == markers_.open ? Header::open : Header::close;
     name_.clear();
     return;
   }
-  if (tokenizer_.is_control(id) && id != markers.sep) return;
+  if (tokenizer_.is_control(id) && id != markers_.sep) return;
   if (header_ == Header::none) return;
-  if (id != markers.sep) {
+  if (id != markers_.sep) {
     name_ += tokenizer_.token_bytes(id);
     return;
   }
@@ -48,24 +47,23 @@ void TurnCloser::add(TokenId id) {
   if (found != open_.rend()) open_.erase(found.base() - 1, open_.end());
 }
 
-std::vector<TokenId> TurnCloser::closers() const {
-  const MarkerIds& markers = tokenizer_.markers();
+std::vector<TokenId> XtmlCloser::closers() const {
   std::vector<TokenId> ids;
   const auto write = [&](TokenId marker, std::string_view tag) {
     ids.push_back(marker);
     const std::vector<TokenId> name = tokenizer_.encode(tag);
     ids.insert(ids.end(), name.begin(), name.end());
-    ids.push_back(markers.sep);
+    ids.push_back(markers_.sep);
   };
-  if (header_ != Header::none) ids.push_back(markers.sep);
+  if (header_ != Header::none) ids.push_back(markers_.sep);
   for (auto tag = open_.rbegin(); tag != open_.rend(); ++tag) {
     if (*tag == "message" && !saw_response_ && !saw_tools_) {
-      write(markers.open, "response");
-      write(markers.close, "response");
+      write(markers_.open, "response");
+      write(markers_.close, "response");
     }
-    write(markers.close, *tag);
+    write(markers_.close, *tag);
   }
-  ids.push_back(markers.end_of_message);
+  ids.push_back(markers_.end_of_message);
   return ids;
 }
 

@@ -1,29 +1,29 @@
-#include "engine/turn_closer.h"
+#include "text/xtml_closer.h"
 
 #include <gmock/gmock.h>
 
-#include "engine_fixture.h"
+#include "text/text_fixture.h"
 
-namespace weft::engine_test {
+namespace weft::text_test {
 namespace {
 
 std::string closing(const std::string& written, ParserStart start) {
-  TurnCloser closer(format().tokenizer(), start);
-  for (const TokenId id : ids_of(written)) closer.add(id);
-  return text_of(closer.closers());
+  XtmlCloser closer(mini(), start);
+  for (const TokenId id : mini().encode(written, true)) closer.add(id);
+  return mini().decode(closer.closers(), ControlText::all);
 }
 
 constexpr const char* kEom = "<|end_of_msg|>";
 constexpr const char* kMessageEnd = "<|close|>message<|sep|><|end_of_msg|>";
 
-TEST(TurnCloser, AWholeTurnNeedsItsEndTokenOnly) {
+TEST(XtmlCloser, AWholeTurnNeedsItsEndTokenOnly) {
   const std::string whole =
       "It is 4.<|close|>think<|sep|><|open|>response<|sep|>4<|close|>response<|sep|><|close|>message<|sep|>";
   EXPECT_EQ(closing(whole, ParserStart::think), kEom);
   EXPECT_EQ(closing(whole + kEom, ParserStart::think), kEom);
 }
 
-TEST(TurnCloser, ClosesTheChannelAndAddsAMissingResponse) {
+TEST(XtmlCloser, ClosesTheChannelAndAddsAMissingResponse) {
   const std::string empty_response = "<|open|>response<|sep|><|close|>response<|sep|>";
   EXPECT_EQ(closing("It is", ParserStart::think), "<|close|>think<|sep|>" + empty_response + kMessageEnd);
   EXPECT_EQ(closing("", ParserStart::think), "<|close|>think<|sep|>" + empty_response + kMessageEnd);
@@ -32,23 +32,23 @@ TEST(TurnCloser, ClosesTheChannelAndAddsAMissingResponse) {
   EXPECT_EQ(closing("Hello[EOS]", ParserStart::response), std::string("<|close|>response<|sep|>") + kMessageEnd);
 }
 
-TEST(TurnCloser, ClosesEverythingInsideAToolCall) {
+TEST(XtmlCloser, ClosesEverythingInsideAToolCall) {
   EXPECT_EQ(closing("<|close|>think<|sep|><|open|>tools<|sep|><|open|>call tool=\"a b\" index=\"1\"<|sep|>"
                     "<|open|>argument key=\"k\" type=\"string\"<|sep|>To",
                     ParserStart::think),
             std::string("<|close|>argument<|sep|><|close|>call<|sep|><|close|>tools<|sep|>") + kMessageEnd);
 }
 
-TEST(TurnCloser, EndsATagThatWasBegun) {
+TEST(XtmlCloser, EndsATagThatWasBegun) {
   EXPECT_EQ(closing("x<|open|>resp", ParserStart::response), std::string("<|sep|><|close|>response<|sep|>") + kMessageEnd);
   EXPECT_EQ(closing("x<|close|>response", ParserStart::response), std::string("<|sep|><|close|>response<|sep|>") + kMessageEnd);
 }
 
-TEST(TurnCloser, TagsOutsideTheGrammarAndEchoesNeedNoClosing) {
+TEST(XtmlCloser, TagsOutsideTheGrammarAndEchoesNeedNoClosing) {
   EXPECT_EQ(closing("<|open|>response<|sep|>x<|open|>b<|sep|>y<|close|>b<|sep|>", ParserStart::response),
             std::string("<|close|>response<|sep|>") + kMessageEnd);
   EXPECT_EQ(closing("x<|close|>response<|sep|><|open|>message role=\"user\"<|sep|>", ParserStart::response), kMessageEnd);
 }
 
 }  // namespace
-}  // namespace weft::engine_test
+}  // namespace weft::text_test

@@ -12,14 +12,15 @@
 #include <string>
 #include <vector>
 
-#include "text/chat.h"
+#include "text/output_parser.h"
+#include "text/xtml_markers.h"
 
 namespace weft {
 
-class TurnCloser {
+class XtmlCloser {
  public:
   // `start` is where the prompt left the model. Keeps a reference to the tokenizer.
-  TurnCloser(const KimiTokenizer& tokenizer, ParserStart start);
+  XtmlCloser(const Tokenizer& tokenizer, ParserStart start);
 
   // A token of the turn in order; end tokens are ignored.
   void add(TokenId id);
@@ -29,7 +30,8 @@ class TurnCloser {
  private:
   enum class Header { none, open, close };
 
-  const KimiTokenizer& tokenizer_;
+  const Tokenizer& tokenizer_;
+  XtmlMarkers markers_;
   std::vector<std::string> open_ = {"message"};  // tags, outermost first
   Header header_ = Header::none;
   std::string name_;           // of the header so far, attributes included
