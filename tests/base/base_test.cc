@@ -1,4 +1,6 @@
 #include <atomic>
+#include <chrono>
+#include <thread>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -100,6 +102,25 @@ TEST_P(WorkerPoolSizes, RethrowsAndStaysUsable) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Threads, WorkerPoolSizes, testing::Values(1, 2, 5));
+
+// A thread takes its own share first, and then what another one has left: here one task ends only when all others have.
+TEST(WorkerPool, OthersTakeWhatABusyThreadHasLeft) {
+  WorkerPool pool(3);
+  for (const int64_t busy : {0, 4, 8}) {  // the first task of each share
+    std::atomic<int> others{0};
+    int seen = 0;
+    pool.parallel_for(12, 1, [&](int64_t begin, int64_t) {
+      if (begin != busy) {
+        ++others;
+        return;
+      }
+      const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+      while (others != 11 && std::chrono::steady_clock::now() < until) std::this_thread::yield();
+      seen = others;
+    });
+    EXPECT_EQ(seen, 11) << "task " << busy;
+  }
+}
 
 }  // namespace
 }  // namespace weft

@@ -29,6 +29,7 @@ struct Bf16Kernel {
   static constexpr int kSumVecs = 1;
   static constexpr int kBlockRows = 6;
   static constexpr int kBlockOutputs = 4;
+  static constexpr bool kFastDecode = true;
 
   static HWY_INLINE Vec load(const uint16_t* p) { return _mm512_load_si512(p); }
   static HWY_INLINE void store(Vec v, uint16_t* p) { _mm512_store_si512(p, v); }

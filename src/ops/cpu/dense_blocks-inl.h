@@ -3,8 +3,8 @@
 //
 // K provides: Element, what packed rows and panels hold; Vec, a vector of them; Sum, a vector of sums; kUnitVecs, vectors of a
 // unit; kSumVecs, vectors of one sum (vector v of a unit adds to vector v mod kSumVecs); kBlockRows and kBlockOutputs, the sums
-// that fit into registers; load, store, zero, load_sum, store_sum, multiply_add, fold; and unit<format>(row, scales, unit, w),
-// which decodes one unit of a weight's row.
+// that fit into registers; kFastDecode, whether a core decodes MXFP4 about as fast as it reads memory; load, store, zero,
+// load_sum, store_sum, multiply_add, fold; and unit<format>(row, scales, unit, w), which decodes one unit of a weight's row.
 
 template <class K>
 constexpr int64_t kVecElements = kUnit / K::kUnitVecs;
@@ -36,21 +36,42 @@ HWY_INLINE void add_unit(const typename K::Vec* w, const typename K::Element* co
   }
 }
 
-// Asks for the lines of the next kOut outputs, a share with each unit: packed rows are short (1.8 KiB at K3's sizes), so that
-// the processor's own prefetching starts late for each. MXFP4 goes to L1, where two blocks of rows fit, bf16 to L2; rows of
-// float32 are long enough. Addresses may lie beyond the weight, which a prefetch ignores: they are numbers, not pointers.
-template <WeightFormat kFormat, int kOut>
-HWY_INLINE void prefetch_next(uintptr_t next, uintptr_t next_scales, int64_t unit) {
+template <int kHint>
+HWY_INLINE void prefetch(uintptr_t address) {
+  __builtin_prefetch(reinterpret_cast<const void*>(address), 0, kHint);
+}
+
+// A line to L2; and when it begins a page, the first lines of a later page too, with which the processor's own prefetching
+// begins anew.
+HWY_INLINE void prefetch_far(uintptr_t line) {
+  constexpr uintptr_t kPage = 4096;
+  constexpr uintptr_t kPagesAhead = 2;
+  constexpr uintptr_t kFirstLines = 4;
+  prefetch<2>(line);
+  if (line % kPage >= LineBuffer::kLine) return;
+  for (uintptr_t n = 0; n < kFirstLines; ++n) prefetch<2>(line + kPagesAhead * kPage + n * LineBuffer::kLine);
+}
+
+// Asks for lines of the outputs behind these kOut, a share with each unit: packed rows are short (1.8 KiB at K3's sizes), so
+// that the processor's own prefetching starts late for each. MXFP4 goes to L1, where two blocks of rows fit, bf16 to L2; rows
+// of float32 are long enough. One row of MXFP4, decoded about as fast as memory is read, waits the least if the block behind
+// the next is on its way to L2. Addresses may lie beyond the weight, which a prefetch ignores: they are numbers, not pointers.
+template <class K, WeightFormat kFormat, int kRows, int kOut>
+HWY_INLINE void prefetch_next(uintptr_t next, uintptr_t next_scales, int64_t units, int64_t unit) {
   constexpr bool kPacked = kFormat == WeightFormat::mxfp4;
+  constexpr bool kFar = kPacked && kRows == 1 && K::kFastDecode;
   constexpr int64_t kBytes = kOut * kUnit * (kPacked ? 1 : 4) / 2;  // of a unit of kOut rows
   constexpr int64_t kLine = LineBuffer::kLine;
   if constexpr (kFormat == WeightFormat::f32) return;
   if (kBytes < kLine && unit % (kLine / std::min(kBytes, kLine)) != 0) return;
   for (int64_t i = 0; i < kBytes; i += kLine) {
-    __builtin_prefetch(reinterpret_cast<const void*>(next + static_cast<uintptr_t>(unit * kBytes + i)), 0, kPacked ? 3 : 2);
+    const uintptr_t line = next + static_cast<uintptr_t>(unit * kBytes + i);
+    prefetch<kPacked ? 3 : 2>(line);
+    if (kFar) prefetch_far(line + static_cast<uintptr_t>(units * kBytes));
   }
   if (kPacked && unit % (kLine / kOut) == 0) {
-    __builtin_prefetch(reinterpret_cast<const void*>(next_scales + static_cast<uintptr_t>(unit * kOut)));
+    prefetch<3>(next_scales + static_cast<uintptr_t>(unit * kOut));
+    if (kFar) prefetch<2>(next_scales + static_cast<uintptr_t>((units + unit) * kOut));
   }
 }
 
@@ -77,7 +98,7 @@ HWY_NOINLINE void direct(const DenseProduct& product, int64_t o) {
   const auto next = reinterpret_cast<uintptr_t>(row[0]) + static_cast<uintptr_t>(kOut * row_bytes(weight));
   const auto next_scales = reinterpret_cast<uintptr_t>(scales[0]) + static_cast<uintptr_t>(kOut * units);
   for (int64_t unit = 0; unit < units; ++unit) {
-    prefetch_next<kFormat, kOut>(next, next_scales, unit);
+    prefetch_next<K, kFormat, kRows, kOut>(next, next_scales, units, unit);
     for (int i = 0; i < kOut; ++i) {
       K::template unit<kFormat>(row[i], scales[i], unit, w);
       add_unit<K, kRows, kOut>(w, x, unit, i, sums);

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <array>
+#include <bit>
 #include <cstdint>
 
 namespace weft::ops::cpu {
@@ -50,6 +51,21 @@ struct alignas(64) E2m1Words {
   return tables;
 }
 inline constexpr std::array<E2m1Words, 256> kE2m1Words = make_e2m1_words();
+
+// For lookups of 32-bit lanes with 4-bit indices: the products as float32. 16 KiB.
+struct alignas(64) E2m1Floats {
+  std::array<float, 16> values{};
+};
+[[nodiscard]] constexpr std::array<E2m1Floats, 256> make_e2m1_floats() {
+  std::array<E2m1Floats, 256> tables{};
+  for (unsigned scale = 0; scale < 256; ++scale) {
+    for (unsigned code = 0; code < 16; ++code) {
+      tables[scale].values[code] = std::bit_cast<float>(static_cast<uint32_t>(scaled_e2m1(scale, code)) << 16U);
+    }
+  }
+  return tables;
+}
+inline constexpr std::array<E2m1Floats, 256> kE2m1Floats = make_e2m1_floats();
 
 // The order of a unit's 32 columns in the 16-bit lanes of a 512-bit vector: lane 8 k + w is column 4 w + k. It is what shifting
 // the quarters of a repeated 16-byte group by 0, 4, 8 and 12 bits gives.
