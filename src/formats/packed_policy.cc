@@ -156,6 +156,8 @@ const Json* find_quantization_config(const Json& config, std::string_view place)
   const Json* inner = text != nullptr && text->is_object() ? member(*text, std::string(kKey)) : nullptr;
   if (top != nullptr && top->is_null()) top = nullptr;
   if (inner != nullptr && inner->is_null()) inner = nullptr;
+  // Conversions of MLX state theirs at the top, beside what the original was.
+  if (top != nullptr && member(config, "quantization") != nullptr) return top;
   if (top != nullptr && inner != nullptr && *top != *inner)
     fail(ErrorKind::bad_checkpoint, place, "{0}: wanted equal values at the top level and in text_config, found two", kKey);
   return inner != nullptr ? inner : top;

@@ -14,16 +14,31 @@
 #include "base/file.h"
 #include "base/pages.h"
 #include "formats/logical_prefix.h"
+#include "formats/mapped_reader.h"
 #include "formats/mx.h"
 #include "formats/packed.h"
+#include "formats/quantization.h"
+#include "ops/weight_decode.h"
 #include "tensor/bf16.h"
 
 namespace weft {
 namespace {
 
 constexpr TensorId kAbsent = UINT32_MAX;
-enum Part : uint8_t { plain, packed, scale, kParts };
+// Stored tensors that make up a row of the table: NAME itself; NAME_packed and NAME_scale; NAME_scale_inv of FP8; of MLX, where
+// NAME is M.weight, M.scales and M.biases.
+enum Part : uint8_t { plain, packed, scale, scale_inv, scales, biases, kParts };
 using Slot = std::array<TensorId, kParts>;
+constexpr Slot kEmptySlot = {kAbsent, kAbsent, kAbsent, kAbsent, kAbsent, kAbsent};
+
+// Where a row of the table lies in a tensor that holds more than it.
+struct Rows {
+  bool planes = false;  // the expert is the leading axis of the stored tensor
+  int64_t first = 0;
+  int64_t all = 0;  // of a plane; 0: the row's own
+};
+
+constexpr float kMostFp8Scale = 0x1p120F;  // weight.h
 
 // N of "model.layers.N.", saturated.
 std::optional<int64_t> layer_number(std::string_view name) {
@@ -40,6 +55,14 @@ std::optional<int64_t> layer_number(std::string_view name) {
 
 bool is_float(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16; }
 
+// The type of scales; nothing for another type.
+std::optional<ops::ScaleType> scale_type_of(DType dtype) {
+  if (dtype == DType::bf16) return ops::ScaleType::bf16;
+  if (dtype == DType::f32) return ops::ScaleType::f32;
+  if (dtype == DType::f16) return ops::ScaleType::f16;
+  return std::nullopt;
+}
+
 }  // namespace
 
 struct Checkpoint::Impl {
@@ -48,8 +71,9 @@ struct Checkpoint::Impl {
         json(read_json_file(folder / "config.json")),
         shared_config(parse_model_config(json, (folder / "config.json").string())),
         config(*shared_config),
-        params(config.params()),
         inventory(Inventory::scan(folder, {.rebuild_index = options.rebuild_index})),
+        mlx(is_mlx()),
+        params(mlx ? config.mlx_params([this](std::string_view name) { return stores(name); }) : config.params()),
         maps(inventory.files().size()) {
     index_params();
     claim_tensors(options);
@@ -77,17 +101,48 @@ struct Checkpoint::Impl {
         experts_of[static_cast<size_t>(params[i].layer.value)].at(static_cast<size_t>(params[i].role[kExpert.size()] - '1')) =
             i;
     }
-    slots.assign(slots_needed, {kAbsent, kAbsent, kAbsent});
+    slots.assign(slots_needed, kEmptySlot);
+    rows.resize(params.size());
+    for (JoinedTensor& joined : config.joined_tensors()) {
+      std::string name = joined.name;
+      joined_by_name.emplace(std::move(name), std::move(joined));
+    }
+  }
+
+  // A conversion of MLX, decided from all names and shapes (Qwen3-Next spec 2.3): quantized modules, stacked experts, or
+  // convolutions [P, Kc, 1].
+  [[nodiscard]] bool is_mlx() const {
+    for (TensorId id = 0; id < inventory.size(); ++id) {
+      const std::string_view name = inventory.name(id);
+      if (name.ends_with(".scales") || name.find(".switch_mlp.") != std::string_view::npos) return true;
+      const Shape& shape = inventory.shape(id);
+      const bool convolution = name.ends_with("conv1d.weight") || name.ends_with(".conv.weight");
+      if (convolution && shape.rank() == 3 && shape[1] > 1 && shape[2] == 1 && !config.is_vision(config.canonical_name(name)))
+        return true;
+    }
+    return false;
+  }
+  [[nodiscard]] bool stores(std::string_view canonical) const {
+    for (TensorId id = 0; id < inventory.size(); ++id)
+      if (config.canonical_name(inventory.name(id)) == canonical) return true;
+    return false;
+  }
+
+  // A tensor's name as that of its row of the table and which part of it.
+  [[nodiscard]] static std::pair<std::string, Part> split(std::string_view name) {
+    using namespace std::string_view_literals;
+    for (const auto& [suffix, part] : {std::pair{"_packed"sv, packed}, {"_scale"sv, scale}, {"_scale_inv"sv, scale_inv}})
+      if (name.ends_with(suffix)) return {std::string(name.substr(0, name.size() - suffix.size())), part};
+    for (const auto& [suffix, part] : {std::pair{".scales"sv, scales}, {".biases"sv, biases}})
+      if (name.ends_with(suffix)) return {std::string(name.substr(0, name.size() - suffix.size())) + ".weight", part};
+    return {std::string(name), plain};
   }
 
   [[nodiscard]] std::optional<Place> locate(std::string_view name) const {
     Place place;
-    for (const auto& [suffix, part] : {std::pair{std::string_view("_packed"), packed}, {std::string_view("_scale"), scale}})
-      if (name.ends_with(suffix)) {
-        name.remove_suffix(suffix.size());
-        place.part = part;
-      }
-    std::string key(name);
+    std::string key;
+    std::tie(key, place.part) = split(name);
+    name = key;
     constexpr std::string_view kExperts = ".experts.";
     if (const size_t at = name.find(kExperts); at != std::string_view::npos) {
       const char* const digits = name.data() + at + kExperts.size();
@@ -124,13 +179,9 @@ struct Checkpoint::Impl {
         ++tied_heads;
       } else {
         if (const std::optional<Place> place = locate(name)) {
-          TensorId& claimed = slot(place->param, place->expert)[place->part];
-          if (claimed != kAbsent)
-            fail(ErrorKind::bad_checkpoint, dir.string(), "tensor '{}': wanted one tensor, found '{}' in {} and '{}' in {}",
-                 name, inventory.name(claimed), inventory.file(claimed).name, inventory.name(id), inventory.file(id).name);
-          claimed = id;
-        } else {
-          if (unknown_tensors++ == 0) first_unknown = inventory.name(id);
+          claim(slot(place->param, place->expert)[place->part], id, name);
+        } else if (!claim_joined(name, id) && unknown_tensors++ == 0) {
+          first_unknown = inventory.name(id);
         }
       }
     }
@@ -141,11 +192,45 @@ struct Checkpoint::Impl {
       unknown_note = fmt::format("{} unknown tensors are ignored, the first is '{}'", unknown_tensors, first_unknown);
   }
 
+  void claim(TensorId& slot, TensorId id, std::string_view name) const {
+    if (slot != kAbsent)
+      fail(ErrorKind::bad_checkpoint, dir.string(), "tensor '{}': wanted one tensor, found '{}' in {} and '{}' in {}", name,
+           inventory.name(slot), inventory.file(slot).name, inventory.name(id), inventory.file(id).name);
+    slot = id;
+  }
+
+  // A tensor that holds several rows of the table, or all experts of a layer.
+  [[nodiscard]] bool claim_joined(std::string_view name, TensorId id) {
+    const auto [key, part] = split(name);
+    const auto found = joined_by_name.find(key);
+    if (found == joined_by_name.end()) return false;
+    const JoinedTensor& joined = found->second;
+    int64_t first = 0;
+    int64_t all = 0;
+    for (const std::string& row : joined.rows) all += params[by_name.at(row)].shape[0];
+    for (const std::string& row : joined.rows) {
+      const size_t param = by_name.at(row);
+      rows[param] = {joined.planes, first, all};
+      first += params[param].shape[0];
+      for (int64_t e = 0; e < params[param].copies; ++e) claim(slot(param, e)[part], id, name);
+    }
+    return true;
+  }
+
   // Pairs first, so that a half of one is named before the configuration is blamed.
-  void check_quantization() const {
+  void check_quantization() {
     const std::string place = (dir / "config.json").string();
+    kind = quantization_kind(json, place);
+    if (kind == QuantizationKind::fp8) fp8_rules.emplace(json, place);
+    if (kind == QuantizationKind::mlx) mlx_rules.emplace(json, place);
     const PackedTensors pairs(inventory);
-    check_packed_against_config(pairs, json, place, [&](std::string_view module) { return is_linear(module); });
+    if (kind == QuantizationKind::none || kind == QuantizationKind::compressed_tensors) {
+      check_packed_against_config(pairs, json, place, [&](std::string_view module) { return is_linear(module); });
+    } else if (!pairs.pairs().empty()) {
+      fail(ErrorKind::bad_checkpoint, place,
+           "wanted \"quant_method\": \"compressed-tensors\" for the packed tensor '{}', found {}",
+           inventory.name(pairs.pairs().front().packed), kind == QuantizationKind::fp8 ? "\"fp8\"" : "MLX's 'quantization'");
+    }
   }
 
   // Whether a stored module is a Linear of the published module tree. Those that are not loaded may be what they like.
@@ -191,7 +276,7 @@ struct Checkpoint::Impl {
   }
 
   [[noreturn]] void missing(const ParamSpec& p, int64_t e) const {
-    const bool pair = p.copies > 1 && !config.quantization.is_null();
+    const bool pair = p.copies > 1 && kind == QuantizationKind::compressed_tensors;
     const std::string what = full_name(p, e) + (pair ? "_packed" : "");
     if (p.copies > 1)
       fail(ErrorKind::bad_checkpoint, dir.string(),
@@ -199,51 +284,168 @@ struct Checkpoint::Impl {
     fail(ErrorKind::bad_checkpoint, dir.string(), "tensor '{}': missing in every file, wanted {} {}", what, p.dtype, p.shape);
   }
 
-  // One tensor, or packed and scale. Checked.
+  // The tensors of a row, checked.
   struct Found {
     TensorId data = kAbsent;
     TensorId scales = kAbsent;
+    TensorId biases = kAbsent;
+    ops::WeightView plane;  // of a matrix: the form of all rows of its plane, without memory
+    int64_t index = 0;      // of the plane
+    int64_t first = 0;      // row of the plane
   };
 
   [[nodiscard]] Found resolve(size_t param, int64_t e) const {
     const ParamSpec& p = params[param];
     const Slot& s = slot(param, e);
-    if (s[packed] == kAbsent && s[scale] == kAbsent) {
-      if (s[plain] == kAbsent) missing(p, e);
-      check_plain(p, s[plain]);
-      return {s[plain], kAbsent};
+    Found found;
+    found.index = rows[param].planes ? e : 0;
+    found.first = rows[param].first;
+    found.plane.out = rows[param].all > 0 ? rows[param].all : p.shape[0];
+    if (p.matrix) found.plane.in = p.shape[1];
+    if (s[packed] != kAbsent || s[scale] != kAbsent) {
+      resolve_pair(param, e, found);
+      return found;
     }
+    if (s[plain] == kAbsent) {
+      for (const Part part : {scale_inv, scales, biases})
+        if (s[part] != kAbsent) orphan(s[part], inventory.name(s[part]), full_name(p, e));
+      missing(p, e);
+    }
+    found.data = s[plain];
+    switch (inventory.dtype(found.data)) {
+      case DType::f8_e4m3: resolve_fp8(param, s, found); break;
+      case DType::u32: resolve_mlx(param, s, found); break;
+      default:
+        for (const Part part : {scale_inv, scales, biases})
+          if (s[part] != kAbsent)
+            fail(ErrorKind::bad_checkpoint, file_of(s[part]), "tensor '{}': wanted a quantized '{}' beside it, found {} {}",
+                 inventory.name(s[part]), inventory.name(found.data), inventory.dtype(found.data), inventory.shape(found.data));
+        check_plain(param, found.data);
+        found.plane.format = inventory.dtype(found.data) == DType::f32 ? ops::WeightFormat::f32 : ops::WeightFormat::bf16;
+    }
+    return found;
+  }
+
+  [[nodiscard]] std::string file_of(TensorId id) const { return (dir / inventory.file(id).name).string(); }
+
+  [[noreturn]] void orphan(TensorId id, std::string_view name, std::string_view of) const {
+    fail(ErrorKind::bad_checkpoint, file_of(id), "tensor '{}': orphan scale, no '{}'", name, of);
+  }
+
+  void resolve_pair(size_t param, int64_t e, Found& found) const {
+    const ParamSpec& p = params[param];
+    const Slot& s = slot(param, e);
     const TensorId known = s[packed] != kAbsent ? s[packed] : s[scale];
-    const auto file = [&] { return (dir / inventory.file(known).name).string(); };
-    if (s[plain] != kAbsent)
-      fail(ErrorKind::bad_checkpoint, file(), "tensor '{}': wanted a plain tensor or a packed pair, found '{}' beside it",
-           inventory.name(s[plain]), inventory.name(known));
+    for (const Part part : {plain, scale_inv, scales, biases})
+      if (s[part] != kAbsent)
+        fail(ErrorKind::bad_checkpoint, file_of(known),
+             "tensor '{}': wanted a plain tensor or a packed pair, found '{}' beside it", inventory.name(s[part]),
+             inventory.name(known));
     if (s[scale] == kAbsent)
-      fail(ErrorKind::bad_checkpoint, file(), "tensor '{}': missing scale tensor '{}_scale'", inventory.name(known),
+      fail(ErrorKind::bad_checkpoint, file_of(known), "tensor '{}': missing scale tensor '{}_scale'", inventory.name(known),
            full_name(p, e));
-    if (s[packed] == kAbsent)
-      fail(ErrorKind::bad_checkpoint, file(), "tensor '{}': orphan scale, no '{}_packed'", inventory.name(known),
-           full_name(p, e));
+    if (s[packed] == kAbsent) orphan(known, inventory.name(known), full_name(p, e) + "_packed");
     if (p.storage != Storage::packed) wrong(s[packed], fmt::format("a plain tensor {} (this one is never packed)", p.shape));
-    const int64_t out = p.shape[0];
     const int64_t in = p.shape[1];
     if (in % kMxBlock != 0)
       wrong(s[packed],
             fmt::format("rows that are whole blocks of {} (this matrix has {} columns, so it cannot be packed)", kMxBlock, in));
-    check_packed(s[packed], {out, in / 2});
-    check_packed(s[scale], {out, in / kMxBlock});
-    return {s[packed], s[scale]};
+    found.data = s[packed];
+    found.scales = s[scale];
+    found.plane.format = ops::WeightFormat::mxfp4;
+    check_stored(param, found.data, DType::u8, {found.plane.out, in / 2});
+    check_stored(param, found.scales, DType::u8, {found.plane.out, in / kMxBlock});
   }
 
-  void check_packed(TensorId id, const Shape& shape) const {
-    if (inventory.dtype(id) != DType::u8 || !(inventory.shape(id) == shape)) wrong(id, fmt::format("U8 {}", shape));
+  void resolve_fp8(size_t param, const Slot& s, Found& found) const {
+    const ParamSpec& p = params[param];
+    const std::string_view name = inventory.name(found.data);
+    if (!p.matrix) wrong(found.data, fmt::format("F32 or BF16 {} (this one is never quantized)", p.shape));
+    if (!fp8_rules)
+      fail(ErrorKind::bad_checkpoint, file_of(found.data),
+           "tensor '{}': wanted \"quant_method\": \"fp8\" in config.json for F8_E4M3 weights, found another or none", name);
+    if (s[scale_inv] == kAbsent)
+      fail(ErrorKind::bad_checkpoint, file_of(found.data), "tensor '{}': missing scale tensor '{}_scale_inv'", name, name);
+    for (const Part part : {scales, biases})
+      if (s[part] != kAbsent) wrong(s[part], fmt::format("no such tensor beside '{}'", inventory.name(s[scale_inv])));
+    if (fp8_rules->skips(module_of(found.data)))
+      fail(ErrorKind::bad_checkpoint, file_of(found.data),
+           "tensor '{}': wanted a plain tensor, as modules_to_not_convert of config.json names it, found F8_E4M3", name);
+    found.scales = s[scale_inv];
+    const std::optional<ops::ScaleType> type = scale_type_of(inventory.dtype(found.scales));
+    const int64_t across = (p.shape[1] + ops::kScaleBlock - 1) / ops::kScaleBlock;
+    const int64_t down = (found.plane.out + ops::kScaleBlock - 1) / ops::kScaleBlock;
+    if (!type || *type == ops::ScaleType::f16) wrong(found.scales, fmt::format("BF16 or F32 {}", Shape{down, across}));
+    found.plane.format = ops::WeightFormat::fp8_block;
+    found.plane.scale_type = *type;
+    check_stored(param, found.data, DType::f8_e4m3, {found.plane.out, p.shape[1]});
+    check_stored(param, found.scales, inventory.dtype(found.scales), {down, across});
   }
 
-  void check_plain(const ParamSpec& p, TensorId id) const {
+  void resolve_mlx(size_t param, const Slot& s, Found& found) const {
+    const ParamSpec& p = params[param];
+    const std::string_view name = inventory.name(found.data);
+    const std::string module = module_of(found.data);
+    const std::optional<MlxRule> rule = mlx_rules ? mlx_rules->of(module) : std::nullopt;
+    if (!p.matrix || !rule)
+      wrong(found.data, fmt::format("F32 or BF16 {} ({})", p.shape,
+                                    p.matrix ? "config.json states no quantization of it" : "this one is never quantized"));
+    if (s[scales] == kAbsent)
+      fail(ErrorKind::bad_checkpoint, file_of(found.data), "tensor '{}': missing scale tensor '{}.scales'", name, module);
+    if (s[scale_inv] != kAbsent) wrong(s[scale_inv], fmt::format("no such tensor beside '{}'", name));
+    const int64_t in = p.shape[1];
+    if (in % rule->group != 0)
+      wrong(found.data, fmt::format("rows that are whole groups of {} (this matrix has {} columns)", rule->group, in));
+    found.scales = s[scales];
+    const Shape groups{found.plane.out, in / rule->group};
+    check_stored(param, found.data, DType::u32, {found.plane.out, in * rule->bits / 32});
+    if (rule->mode == MlxRule::Mode::mxfp4) {
+      found.plane.format = ops::WeightFormat::mxfp4;
+      check_stored(param, found.scales, DType::u8, groups);
+      if (s[biases] != kAbsent) wrong(s[biases], "no biases in mode mxfp4");
+      return;
+    }
+    if (s[biases] == kAbsent)
+      fail(ErrorKind::bad_checkpoint, file_of(found.data), "tensor '{}': missing biases '{}.biases'", name, module);
+    found.biases = s[biases];
+    const DType dtype = inventory.dtype(found.scales);
+    const std::optional<ops::ScaleType> type = scale_type_of(dtype);
+    if (!type) wrong(found.scales, fmt::format("BF16, F16 or F32 {}", groups));
+    check_stored(param, found.scales, dtype, groups);
+    check_stored(param, found.biases, dtype, groups);
+    found.plane.format = ops::WeightFormat::affine;
+    found.plane.scale_type = *type;
+    found.plane.bits = static_cast<uint8_t>(rule->bits);
+    found.plane.group = static_cast<uint8_t>(rule->group);
+  }
+
+  // The module of a stored weight, as the configuration spells it.
+  [[nodiscard]] std::string module_of(TensorId id) const {
+    std::string_view name = inventory.name(id);
+    constexpr std::string_view kWeight = ".weight";
+    if (name.ends_with(kWeight)) name.remove_suffix(kWeight.size());
+    return std::string(name);
+  }
+
+  // The extents of a tensor that holds planes of these, or one matrix; MLX gives the heads of a matrix an axis of their own.
+  void check_stored(size_t param, TensorId id, DType dtype, const Shape& plane) const {
+    const Shape& shape = inventory.shape(id);
+    const bool planes = rows[param].planes;
+    const Shape wanted = planes ? Shape{params[param].copies, plane[0], plane[1]} : plane;
+    const bool by_head = mlx && !planes && shape.rank() == 3 && shape[0] * shape[1] == plane[0] && shape[2] == plane[1];
+    if (inventory.dtype(id) != dtype || !(shape == wanted || by_head)) wrong(id, fmt::format("{} {}", dtype, wanted));
+  }
+
+  void check_plain(size_t param, TensorId id) const {
+    const ParamSpec& p = params[param];
     const Shape& shape = inventory.shape(id);
     if (!is_float(inventory.dtype(id))) wrong(id, fmt::format("F32 or BF16 {}", p.shape));
     if (p.storage != Storage::prefix) {
-      if (!(shape == p.shape)) wrong(id, fmt::format("{} {}", p.dtype, p.shape));
+      const int64_t all = rows[param].all > 0 ? rows[param].all : p.shape[0];
+      if (p.matrix) return check_stored(param, id, inventory.dtype(id), {all, p.shape[1]});
+      Shape wanted = p.shape;
+      if (p.shape.rank() == 3) wanted = mlx ? Shape{all, p.shape[2], p.shape[1]} : Shape{all, p.shape[1], p.shape[2]};
+      if (!(shape == wanted)) wrong(id, fmt::format("{} {}", p.dtype, wanted));
       return;
     }
     const int64_t heads = p.shape[0];
@@ -288,17 +490,67 @@ struct Checkpoint::Impl {
     const ParamSpec& p = params[param];
     if (!p.matrix) fail(ErrorKind::internal, "checkpoint", "'{}' is not a matrix", p.name);
     const Found found = resolve(param, e);
-    ops::WeightView view;
-    view.out = p.shape[0];
-    view.in = p.shape[1];
-    view.data = bytes(found.data).data();
-    if (found.scales != kAbsent) {
-      view.format = ops::WeightFormat::mxfp4;
-      view.scales = bytes(found.scales).data();
-    } else {
-      view.format = inventory.dtype(found.data) == DType::f32 ? ops::WeightFormat::f32 : ops::WeightFormat::bf16;
+    ops::WeightView view = found.plane;
+    view.data = bytes(found.data).data() + found.index * view.data_bytes();
+    if (found.scales != kAbsent) view.scales = bytes(found.scales).data() + found.index * view.scale_bytes();
+    if (found.biases != kAbsent) view.biases = bytes(found.biases).data() + found.index * view.bias_bytes();
+    return view.out == p.shape[0] ? view : view.rows(found.first, found.first + p.shape[0]);
+  }
+
+  // The parts of the stored tensors that are the row's, from headers alone.
+  [[nodiscard]] std::vector<StoredPart> parts(size_t param, int64_t e) const {
+    const ParamSpec& p = params[param];
+    const Found found = resolve(param, e);
+    if (!p.matrix) {
+      const int64_t bytes = inventory.bytes(found.data);
+      if (p.storage == Storage::prefix) return {{found.data, 0, bytes}};
+      return {{found.data, bytes / found.plane.out * found.first, bytes / found.plane.out * p.shape[0]}};
     }
-    return view;
+    ops::WeightView plane = found.plane;
+    // Offsets of the row's first bytes, as of a weight at address 0.
+    const int64_t first_scale = plane.format == ops::WeightFormat::fp8_block ? found.first / ops::kScaleBlock : found.first;
+    const int64_t scale_offset = found.index * plane.scale_bytes() + first_scale * plane.scale_row_bytes();
+    const int64_t data_offset = found.index * plane.data_bytes() + found.first * plane.row_bytes();
+    plane.out = p.shape[0];
+    if (plane.format == ops::WeightFormat::fp8_block) plane.block_row = static_cast<uint8_t>(found.first % ops::kScaleBlock);
+    std::vector<StoredPart> parts = {{found.data, data_offset, plane.data_bytes()}};
+    if (found.scales != kAbsent) parts.push_back({found.scales, scale_offset, plane.scale_bytes()});
+    if (found.biases != kAbsent) parts.push_back({found.biases, scale_offset, plane.bias_bytes()});
+    return parts;
+  }
+
+  // Ruling R6 for the values of a stored matrix.
+  void check_values(size_t param, int64_t e) const {
+    const ops::WeightView view = this->view(param, e);
+    if (view.scales == nullptr) return;
+    const std::vector<StoredPart> stored = parts(param, e);
+    const auto place = [&](const StoredPart& part) {
+      return fmt::format("{}' in '{}", inventory.name(part.tensor), inventory.file(part.tensor).name);
+    };
+    const auto first_row = [&](const StoredPart& part, int64_t row_bytes) { return part.begin / row_bytes; };
+    const int64_t scale_row = view.scale_row_bytes();
+    if (view.format == ops::WeightFormat::mxfp4) {
+      check_scales(place(stored[1]), {reinterpret_cast<const uint8_t*>(view.scales), static_cast<size_t>(view.scale_bytes())},
+                   scale_row, first_row(stored[1], scale_row));
+      return;
+    }
+    const bool fp8 = view.format == ops::WeightFormat::fp8_block;
+    for (size_t i = 1; i < stored.size(); ++i) {
+      const std::byte* values = i == 1 ? view.scales : view.biases;
+      for (int64_t j = 0; j < stored[i].bytes / view.scale_size(); ++j) {
+        const float value = ops::scale_at(view.scale_type, values, j);
+        if (std::isfinite(value) && (!fp8 || std::fabs(value) < kMostFp8Scale)) continue;
+        const int64_t across = scale_row / view.scale_size();
+        fail(ErrorKind::bad_checkpoint, "scales", "'{}', row {}, {} {}: wanted a {}, found {}", place(stored[i]),
+             first_row(stored[i], scale_row) + j / across, fp8 ? "block" : "group", j % across,
+             fp8 ? "number below 2^120" : "finite number", value);
+      }
+    }
+    if (!fp8) return;
+    if (const std::optional<size_t> nan = find_e4m3_nan({view.data, static_cast<size_t>(view.data_bytes())}))
+      fail(ErrorKind::bad_checkpoint, "weights", "'{}', row {}, column {}: wanted a number, found an E4M3 code that is NaN",
+           place(stored[0]), first_row(stored[0], view.in) + static_cast<int64_t>(*nan) / view.in,
+           static_cast<int64_t>(*nan) % view.in);
   }
 
   [[nodiscard]] const std::array<size_t, 3>& experts(LayerIndex layer, int64_t e) const {
@@ -310,14 +562,15 @@ struct Checkpoint::Impl {
   [[nodiscard]] Tensor widened(size_t param) const {
     const ParamSpec& p = params[param];
     if (p.matrix || p.storage == Storage::prefix) fail(ErrorKind::internal, "checkpoint", "'{}' is not a plain vector", p.name);
-    const TensorId id = resolve(param, 0).data;
+    const Found found = resolve(param, 0);
+    const TensorId id = found.data;
     std::vector<int64_t> extents;
     for (const int64_t extent : p.shape.extents())
       if (extent != 1 || p.shape.rank() == 1) extents.push_back(extent);
     if (extents.empty()) extents.push_back(1);
     Tensor tensor = Tensor::uninitialized(DType::f32, Shape(std::span<const int64_t>(extents)));
     const std::span<float> values = tensor.as<float>();
-    copy_as_f32(id, values);
+    copy_as_f32(id, found.first * (p.shape.elements() / p.shape[0]), values);
     for (size_t i = 0; i < values.size(); ++i)
       if (!std::isfinite(values[i]))
         fail(ErrorKind::bad_checkpoint, (dir / inventory.file(id).name).string(),
@@ -325,10 +578,10 @@ struct Checkpoint::Impl {
     return tensor;
   }
 
-  void copy_as_f32(TensorId id, std::span<float> out) const {
-    const std::span<const std::byte> data = bytes(id);
+  void copy_as_f32(TensorId id, int64_t first, std::span<float> out) const {
+    const std::span<const std::byte> data = bytes(id).subspan(static_cast<size_t>(first * size_of(inventory.dtype(id))));
     if (inventory.dtype(id) == DType::f32) {
-      std::memcpy(out.data(), data.data(), data.size());
+      std::memcpy(out.data(), data.data(), out.size_bytes());
       return;
     }
     for (size_t i = 0; i < out.size(); ++i) {
@@ -348,14 +601,20 @@ struct Checkpoint::Impl {
   Json json;
   std::shared_ptr<const ModelConfig> shared_config;
   const ModelConfig& config;
-  std::vector<ParamSpec> params;
   Inventory inventory;
+  bool mlx = false;  // a conversion of MLX
+  std::vector<ParamSpec> params;
   std::vector<std::string> notes;
+  QuantizationKind kind = QuantizationKind::none;
+  std::optional<Fp8Rules> fp8_rules;
+  std::optional<MlxRules> mlx_rules;
 
   std::unordered_map<std::string, size_t> by_name;  // table name -> index into params
   std::vector<size_t> first_slot;                   // of each row of params
   std::vector<Slot> slots;
-  std::vector<std::array<size_t, 3>> experts_of;  // per layer: rows of w1, w2, w3
+  std::vector<Rows> rows;                                        // of each row of params
+  std::unordered_map<std::string, JoinedTensor> joined_by_name;  // canonical
+  std::vector<std::array<size_t, 3>> experts_of;                 // per layer: rows of w1, w2, w3
 
   int64_t vision_tensors = 0;
   int64_t mtp_tensors = 0;
@@ -445,14 +704,21 @@ ops::ExpertView Checkpoint::expert(LayerIndex layer, int64_t e) const {
 }
 
 void Checkpoint::check_expert_scales(LayerIndex layer, int64_t e) const {
-  for (const size_t row : impl_->experts(layer, e)) {
-    const TensorId id = impl_->resolve(row, e).scales;
-    if (id == kAbsent) continue;
-    const std::span<const std::byte> scales = impl_->bytes(id);
-    check_scales(fmt::format("{}' in '{}", impl_->inventory.name(id), impl_->inventory.file(id).name),
-                 {reinterpret_cast<const uint8_t*>(scales.data()), scales.size()}, impl_->inventory.shape(id)[1]);
-  }
+  for (const size_t row : impl_->experts(layer, e)) impl_->check_values(row, e);
 }
+
+void Checkpoint::check_matrix(std::string_view name) const {
+  const Impl::Place place = impl_->place_of(name);
+  const std::vector<StoredPart> parts = impl_->parts(place.param, place.expert);
+  if (parts.size() == 1) return;
+  std::vector<MappedPart> read;
+  const bool codes = impl_->inventory.dtype(parts[0].tensor) == DType::f8_e4m3;
+  for (size_t i = codes ? 0 : 1; i < parts.size(); ++i) read.push_back(bytes_of(parts[i]));
+  read_mapped(std::move(read));
+  impl_->check_values(place.param, place.expert);
+}
+
+bool Checkpoint::norms_hold_the_one() const { return impl_->mlx; }
 
 void Checkpoint::check_small_tensors(LayerRange range) const {
   for (size_t i = 0; i < impl_->params.size(); ++i) {
@@ -481,8 +747,7 @@ ByteCount Checkpoint::weight_bytes(LayerRange range) const {
   int64_t total = 0;
   for (const ParamSpec& p : impl_->params)
     if (owns(range, p))
-      for (int64_t e = 0; e < p.copies; ++e)
-        for (const TensorId id : stored(p, e)) total += impl_->inventory.bytes(id);
+      for (int64_t e = 0; e < p.copies; ++e) total += stored_bytes(p, e);
   return ByteCount(total);
 }
 
@@ -498,9 +763,23 @@ std::vector<int64_t> Checkpoint::shards_of(LayerRange range) const {
 Checkpoint::Mapped Checkpoint::mapped() const { return {impl_->mapped_shards.load(), ByteCount(impl_->mapped_bytes.load())}; }
 
 std::vector<TensorId> Checkpoint::stored(const ParamSpec& spec, int64_t e) const {
-  const Impl::Found found = impl_->resolve(impl_->param_index(spec), e);
-  if (found.scales == kAbsent) return {found.data};
-  return {found.data, found.scales};
+  std::vector<TensorId> tensors;
+  for (const StoredPart& part : stored_parts(spec, e)) tensors.push_back(part.tensor);
+  return tensors;
+}
+
+std::vector<StoredPart> Checkpoint::stored_parts(const ParamSpec& spec, int64_t e) const {
+  return impl_->parts(impl_->param_index(spec), e);
+}
+
+int64_t Checkpoint::stored_bytes(const ParamSpec& spec, int64_t e) const {
+  int64_t sum = 0;
+  for (const StoredPart& part : stored_parts(spec, e)) sum += part.bytes;
+  return sum;
+}
+
+std::span<const std::byte> Checkpoint::bytes_of(const StoredPart& part) const {
+  return impl_->bytes(part.tensor).subspan(static_cast<size_t>(part.begin), static_cast<size_t>(part.bytes));
 }
 
 std::span<const std::byte> Checkpoint::bytes_of(TensorId id) const { return impl_->bytes(id); }

@@ -35,6 +35,13 @@ struct CheckpointOptions {
   bool rebuild_index = false;          // an index that disagrees with the headers is ignored
 };
 
+// A part of a stored tensor.
+struct StoredPart {
+  TensorId tensor = 0;
+  int64_t begin = 0;  // byte of the tensor
+  int64_t bytes = 0;
+};
+
 class Checkpoint {
  public:
   // Throws bad_checkpoint or unsupported naming file, key or tensor: configuration (K3 spec 1.5), index and headers, the packed
@@ -60,8 +67,8 @@ class Checkpoint {
   // tied). Throws bad_checkpoint naming tensor, wanted, found and file; for missing experts the first missing index.
   void require(LayerRange range) const;
 
-  // A weight matrix [out, in] where it lies in its mapped shard: bf16, f32 or mxfp4. The data of a view is NOT aligned to its
-  // element; kernels read it as bytes. Nothing of the data is touched. Same errors as require().
+  // A weight matrix [out, in] where it lies in its mapped shard, in any format of ops/weight.h. The data of a view is NOT
+  // aligned to its element; kernels read it as bytes. Nothing of the data is touched. Same errors as require().
   [[nodiscard]] ops::WeightView weight(std::string_view name) const;
 
   // Any plain tensor widened to float32: norms, biases, convolutions, dt_bias. Extents of 1 in a tensor of rank 2 or more are
@@ -74,9 +81,14 @@ class Checkpoint {
 
   // Routed expert `e` of a MoE layer. Neither weights nor scale bytes are read.
   [[nodiscard]] ops::ExpertView expert(LayerIndex layer, int64_t e) const;
-  // Reads the scale bytes of an expert. Throws bad_checkpoint naming tensor, row and block of a byte 255 (NaN; ruling R6). Call
-  // it before the first use of the expert. Nothing to do for an expert that is not packed.
+  // Reads the scales of an expert (of FP8 its codes too, which can be NaN). Throws bad_checkpoint naming tensor, row and block
+  // of one that is no number (ruling R6). Call it before the first use of the expert. Nothing to do for one that is stored
+  // plain.
   void check_expert_scales(LayerIndex layer, int64_t e) const;
+  // The same for a matrix that is no routed expert.
+  void check_matrix(std::string_view name) const;
+  // Whether norms whose weight is published less one (ModelConfig::zero_centred_norm) are stored whole: conversions of MLX.
+  [[nodiscard]] bool norms_hold_the_one() const;
 
   // Whether the checkpoint has a tensor of this canonical name (plain, or a packed pair under the name of its weight).
   [[nodiscard]] bool has(std::string_view name) const;
@@ -97,9 +109,13 @@ class Checkpoint {
   // it since is void (base/mapping_guard.h).
   void require_intact() const;
 
-  // The stored tensors of a row of params(): one for a plain tensor, weight_packed then weight_scale for a pair. For experts
-  // those of expert `e`. Throws what require() throws for this row.
+  // The stored tensors of a row of params(): one for a plain tensor; else weights, scales and, of MLX, biases. For experts
+  // those of expert `e`; all experts of a layer may share theirs. Throws what require() throws for this row.
   [[nodiscard]] std::vector<TensorId> stored(const ParamSpec& spec, int64_t e = 0) const;
+  // The bytes of those tensors that are the row's.
+  [[nodiscard]] std::vector<StoredPart> stored_parts(const ParamSpec& spec, int64_t e = 0) const;
+  [[nodiscard]] int64_t stored_bytes(const ParamSpec& spec, int64_t e = 0) const;
+  [[nodiscard]] std::span<const std::byte> bytes_of(const StoredPart& part) const;
   // Bytes of a stored tensor in its mapped shard, not aligned to its element.
   [[nodiscard]] std::span<const std::byte> bytes_of(TensorId id) const;
 

@@ -9,8 +9,7 @@ ByteCount decode_bytes_per_token(const Checkpoint& checkpoint, LayerRange range)
   ByteCount sum;
   for (const ParamSpec& spec : checkpoint.params()) {
     if (!checkpoint.owns(range, spec)) continue;
-    int64_t bytes = 0;
-    for (const TensorId part : checkpoint.stored(spec)) bytes += checkpoint.inventory().bytes(part);
+    int64_t bytes = checkpoint.stored_bytes(spec);
     if (spec.copies > 1) {
       bytes *= config.router.experts_per_token;
     } else if (spec.owner == Owner::first) {
@@ -26,7 +25,7 @@ ByteCount routed_expert_bytes(const Checkpoint& checkpoint, LayerIndex layer) {
   ByteCount sum;
   for (const ParamSpec& spec : checkpoint.params()) {
     if (spec.copies <= 1 || !checkpoint.owns({layer, LayerIndex(layer.value + 1)}, spec)) continue;
-    for (const TensorId part : checkpoint.stored(spec)) sum += ByteCount(checkpoint.inventory().bytes(part));
+    sum += ByteCount(checkpoint.stored_bytes(spec));
   }
   return sum;
 }

@@ -21,9 +21,9 @@ auto& find_layer(Layers& layers, LayerIndex layer) {
 std::vector<MappedPart> parts_of(const ops::ExpertView& expert) {
   std::vector<MappedPart> parts;
   for (const ops::WeightView* weight : {&expert.w1, &expert.w2, &expert.w3}) {
-    const int64_t scale_bytes = weight->scales != nullptr ? weight->out * (weight->in / 32) : 0;
-    parts.emplace_back(weight->data, static_cast<size_t>(weight->bytes() - scale_bytes));
-    if (scale_bytes > 0) parts.emplace_back(weight->scales, static_cast<size_t>(scale_bytes));
+    parts.emplace_back(weight->data, static_cast<size_t>(weight->data_bytes()));
+    if (weight->scale_bytes() > 0) parts.emplace_back(weight->scales, static_cast<size_t>(weight->scale_bytes()));
+    if (weight->bias_bytes() > 0) parts.emplace_back(weight->biases, static_cast<size_t>(weight->bias_bytes()));
   }
   return parts;
 }

@@ -32,11 +32,7 @@ ByteCount gpu_weight_bytes(const Checkpoint& checkpoint, LayerRange layers) {
   int64_t sum = 0;
   for (const ParamSpec& spec : checkpoint.params()) {
     if (!checkpoint.owns(layers, spec)) continue;
-    for (int64_t e = 0; e < spec.copies; ++e) {
-      int64_t stored = 0;
-      for (const TensorId id : checkpoint.stored(spec, e)) stored += checkpoint.inventory().bytes(id);
-      sum += gpu_tensor_bytes(spec, stored);
-    }
+    for (int64_t e = 0; e < spec.copies; ++e) sum += gpu_tensor_bytes(spec, checkpoint.stored_bytes(spec, e));
   }
   return ByteCount(sum);
 }

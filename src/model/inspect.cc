@@ -168,6 +168,7 @@ void count_tensors(const Checkpoint& checkpoint, Inspection& out) {
   const ModelConfig& config = checkpoint.config();
   const Inventory& inventory = checkpoint.inventory();
   std::map<std::string_view, Inspection::Class> classes;
+  std::set<TensorId> counted;
   std::vector<std::set<uint32_t>> files(static_cast<size_t>(config.layer_count));
   for (int64_t l = 0; l < config.layer_count; ++l) {
     Inspection::Layer layer;
@@ -178,12 +179,13 @@ void count_tensors(const Checkpoint& checkpoint, Inspection& out) {
     Inspection::Class sum;
     std::set<uint32_t>* const shards = p.owner == Owner::layer ? &files[static_cast<size_t>(p.layer.value)] : nullptr;
     for (int64_t e = 0; e < p.copies; ++e) {
-      const std::vector<TensorId> ids = checkpoint.stored(p, e);
-      sum.tensors += static_cast<int64_t>(ids.size());
-      sum.parameters += ids.size() == 2 ? 2 * inventory.bytes(ids[0]) : inventory.shape(ids[0]).elements();
-      for (const TensorId id : ids) {
-        sum.bytes += inventory.bytes(id);
-        if (shards != nullptr) shards->insert(inventory.file_index(id));
+      const std::vector<StoredPart> parts = checkpoint.stored_parts(p, e);
+      const bool plain = parts.size() == 1;
+      sum.parameters += plain ? parts[0].bytes / size_of(inventory.dtype(parts[0].tensor)) : p.shape.elements();
+      for (const StoredPart& part : parts) {
+        sum.bytes += part.bytes;
+        if (counted.insert(part.tensor).second) ++sum.tensors;  // several rows of the table may share one
+        if (shards != nullptr) shards->insert(inventory.file_index(part.tensor));
       }
     }
     const auto add = [&](auto& to) {

@@ -38,7 +38,11 @@ class Binder {
 
   [[nodiscard]] const Checkpoint& checkpoint() const { return checkpoint_; }
   [[nodiscard]] Tensor place(Tensor tensor) const { return placer_.place(std::move(tensor)); }
-  [[nodiscard]] ops::WeightView matrix(const std::string& name) const { return placer_.place(checkpoint_.weight(name)); }
+  // A quantized matrix is checked first (Checkpoint::check_matrix).
+  [[nodiscard]] ops::WeightView matrix(const std::string& name) const {
+    if (!placer_.dummy()) checkpoint_.check_matrix(name);
+    return placer_.place(checkpoint_.weight(name));
+  }
   [[nodiscard]] Tensor vector(const std::string& name) const { return place(checkpoint_.vector_f32(name)); }
 
  private:

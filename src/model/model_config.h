@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -58,6 +59,13 @@ struct ModelConfig {
 
   // The tensors of the published checkpoint (model/param_table.h).
   [[nodiscard]] virtual std::vector<ParamSpec> params() const = 0;
+  // The same for a conversion of MLX that stores what `stores` says (canonical names).
+  [[nodiscard]] virtual std::vector<ParamSpec> mlx_params(const std::function<bool(std::string_view name)>& stores) const {
+    (void)stores;
+    return params();
+  }
+  // Tensors that may stand for several rows of the table: stacked and fused experts, fused projections.
+  [[nodiscard]] virtual std::vector<JoinedTensor> joined_tensors() const { return {}; }
   // The canonical name of a stored tensor: prefixes of wrappers and spellings of older files are gone.
   [[nodiscard]] virtual std::string canonical_name(std::string_view stored) const = 0;
   // What stands before canonical names in the published files.

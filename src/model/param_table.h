@@ -54,6 +54,13 @@ struct ParamSpec {
 // row (the last stage reads the embedding). A tensor of the table that a checkpoint lacks is an error, and so is one it has
 // beside the table.
 
+// A tensor in which a conversion keeps several rows of the table.
+struct JoinedTensor {
+  std::string name;               // canonical
+  bool planes = false;            // the leading axis is the expert
+  std::vector<std::string> rows;  // of the table, one below the other in each plane
+};
+
 // "...experts.{}.w1.weight" with the expert's index in place of "{}".
 [[nodiscard]] std::string expert_name(const ParamSpec& spec, int64_t expert);
 

@@ -10,9 +10,9 @@
 
 namespace weft {
 
-// Stored tensors of the trunk of the stage `range`: neither routed experts nor, unless it is the head too, the embedding table.
+// What is stored of the trunk of the stage `range`: neither routed experts nor, unless it is the head too, the embedding table.
 // Same errors as Checkpoint::require.
-[[nodiscard]] std::vector<TensorId> trunk_tensors(const Checkpoint& checkpoint, LayerRange range);
+[[nodiscard]] std::vector<StoredPart> trunk_parts(const Checkpoint& checkpoint, LayerRange range);
 [[nodiscard]] ByteCount trunk_bytes(const Checkpoint& checkpoint, LayerRange range);
 
 // Brings the trunk into memory at the speed of the disk.

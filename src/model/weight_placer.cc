@@ -15,12 +15,35 @@ constexpr Bits kF32{0x80ffffffU, 0x3d000000U};
 constexpr Bits kBf16{0x80ff80ffU, 0x3d003d00U};
 constexpr Bits kE2m1{0xffffffffU, 0};
 constexpr Bits kE8m0{0x03030303U, 0x78787878U};
+constexpr Bits kE4m3{0xbfbfbfbfU, 0};  // below 2, so no NaN
+constexpr Bits kCodes{0xffffffffU, 0};
 
 Bits bits_of(ops::WeightFormat format) {
   switch (format) {
     case ops::WeightFormat::f32: return kF32;
     case ops::WeightFormat::bf16: return kBf16;
     case ops::WeightFormat::mxfp4: return kE2m1;
+    case ops::WeightFormat::fp8_block: return kE4m3;
+    case ops::WeightFormat::affine: return kCodes;
+  }
+  return {};
+}
+
+// Scales in [2^-11, 2^-10); biases of the size of weights.
+Bits scale_bits_of(const ops::WeightView& weight) {
+  if (weight.format == ops::WeightFormat::mxfp4) return kE8m0;
+  switch (weight.scale_type) {
+    case ops::ScaleType::bf16: return {0x007f007fU, 0x3a003a00U};
+    case ops::ScaleType::f16: return {0x03ff03ffU, 0x10001000U};
+    case ops::ScaleType::f32: return {0x007fffffU, 0x3a000000U};
+  }
+  return {};
+}
+Bits bias_bits_of(const ops::WeightView& weight) {
+  switch (weight.scale_type) {
+    case ops::ScaleType::bf16: return kBf16;
+    case ops::ScaleType::f16: return {0x87ff87ffU, 0x28002800U};
+    case ops::ScaleType::f32: return kF32;
   }
   return {};
 }
@@ -46,15 +69,13 @@ std::byte* WeightPlacer::make(int64_t bytes, uint32_t keep, uint32_t set) const 
 ops::WeightView WeightPlacer::place(const ops::WeightView& weight) const {
   if (device_->is_host()) return weight;
   ops::WeightView there = weight;
-  const int64_t scale_bytes = weight.bytes() - weight.data_bytes();
-  if (dummy_) {
-    const auto [keep, set] = bits_of(weight.format);
-    there.data = make(weight.data_bytes(), keep, set);
-    if (scale_bytes > 0) there.scales = make(scale_bytes, kE8m0.keep, kE8m0.set);
-  } else {
-    there.data = copy(weight.data, weight.data_bytes());
-    if (scale_bytes > 0) there.scales = copy(weight.scales, scale_bytes);
-  }
+  const auto part = [&](const std::byte* data, int64_t bytes, Bits bits) -> const std::byte* {
+    if (bytes == 0) return nullptr;
+    return dummy_ ? make(bytes, bits.keep, bits.set) : copy(data, bytes);
+  };
+  there.data = part(weight.data, weight.data_bytes(), bits_of(weight.format));
+  there.scales = part(weight.scales, weight.scale_bytes(), scale_bits_of(weight));
+  there.biases = part(weight.biases, weight.bias_bytes(), bias_bits_of(weight));
   return there;
 }
 

@@ -1,6 +1,7 @@
 #include "ops/check.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 #include <vector>
 
@@ -73,9 +74,28 @@ void check_weight(std::string_view op, std::string_view name, const WeightView& 
     fail(ErrorKind::internal, op, "{}: wanted [{}, {}], found [{}, {}]", name, out, in, weight.out, weight.in);
   }
   if (weight.data == nullptr && out * in > 0) fail(ErrorKind::internal, op, "{}: wanted memory, found null", name);
-  if (weight.format != WeightFormat::mxfp4) return;
-  if (in % kMxGroup != 0) fail(ErrorKind::internal, op, "{}: wanted whole groups of {}, found in = {}", name, kMxGroup, in);
-  if (weight.scales == nullptr && out * in > 0) fail(ErrorKind::internal, op, "{}: wanted scales, found null", name);
+  if (weight.format == WeightFormat::f32 || weight.format == WeightFormat::bf16) return;
+  if (weight.format == WeightFormat::fp8_block && weight.block_row >= kScaleBlock) {
+    fail(ErrorKind::internal, op, "{}: wanted a first row in [0, {}) of its block, found {}", name, kScaleBlock,
+         weight.block_row);
+  }
+  int64_t group = weight.format == WeightFormat::mxfp4 ? kMxGroup : 1;
+  if (weight.format == WeightFormat::affine) {
+    constexpr std::array<int, 6> kBits = {2, 3, 4, 5, 6, 8};
+    constexpr std::array<int, 3> kGroups = {32, 64, 128};
+    if (std::ranges::find(kBits, weight.bits) == kBits.end() || std::ranges::find(kGroups, weight.group) == kGroups.end()) {
+      fail(ErrorKind::internal, op,
+           "{}: wanted 2, 3, 4, 5, 6 or 8 bits in groups of 32, 64 or 128, found {} bits, groups of {}", name, weight.bits,
+           weight.group);
+    }
+    group = weight.group;
+  }
+  if (in % group != 0) fail(ErrorKind::internal, op, "{}: wanted whole groups of {}, found in = {}", name, group, in);
+  if (out * in == 0) return;
+  if (weight.scales == nullptr) fail(ErrorKind::internal, op, "{}: wanted scales, found null", name);
+  if (weight.format == WeightFormat::affine && weight.biases == nullptr) {
+    fail(ErrorKind::internal, op, "{}: wanted biases, found null", name);
+  }
 }
 
 void check_segments(std::string_view op, std::span<const StateSegment> segments, int64_t rows) {

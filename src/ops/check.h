@@ -22,7 +22,7 @@ void check_tensor(std::string_view op, std::string_view name, const TensorView& 
 // `tensor` has `rank` axes; returns extent `axis`. Used to learn a size that the other operands are then checked against.
 [[nodiscard]] int64_t extent_of(std::string_view op, std::string_view name, const TensorView& tensor, int rank, int axis);
 
-// `weight` is [out, in] with memory; MXFP4 has scales and whole groups of 32.
+// `weight` is [out, in] with memory; packed formats have scales (affine: biases too) and whole groups.
 void check_weight(std::string_view op, std::string_view name, const WeightView& weight, int64_t out, int64_t in);
 
 // Segments lie inside [0, rows), have an output state, and do not overlap; every row belongs to one.

@@ -120,8 +120,8 @@ struct MlaShape {
   int64_t latent = 0;  // rc
 };
 
-// Query side of the absorbed form: ql[t, h] = WK[h]^T q[t, h, :dn].  q [T, H*(dn+dr)]; kv_b [H*(dn+dv), rc]; ql [T, H*rc].
-// Kept float32 in both profiles.
+// Query side of the absorbed form: ql[t, h] = WK[h]^T q[t, h, :dn].  q [T, H*(dn+dr)]; kv_b [H*(dn+dv), rc], in each head WK
+// then WV, or WK^T of all heads alone, [H*rc, dn]; ql [T, H*rc]. Kept float32 in both profiles.
 void mla_absorb_query(Context& context, const MlaShape& shape, TensorView q, const WeightView& kv_b, MutableTensorView ql);
 
 // What attention keeps of one sequence, in pages of kPageTokens positions, a row for each: MLA [rc + dr] values (latent, then
@@ -142,7 +142,7 @@ void mla_append(Context& context, const MlaShape& shape, TensorView c, TensorVie
 void mla_attention(Context& context, const MlaShape& shape, TensorView q, TensorView ql, std::span<const PagedSegment> segments,
                    MutableTensorView lat);
 
-// Value side: o[t, h] = WV[h] lat[t, h].  o [T, H*dv]. [R8: rounded]
+// Value side: o[t, h] = WV[h] lat[t, h].  kv_b [H*(dn+dv), rc] or WV of all heads alone, [H*dv, rc]; o [T, H*dv]. [R8: rounded]
 void mla_project_value(Context& context, const MlaShape& shape, TensorView lat, const WeightView& kv_b, MutableTensorView o);
 
 // Sizes of one layer of grouped-query attention: query head h uses key/value head h / (H/Hkv).

@@ -1,9 +1,5 @@
 #include "ops/weight_decode.h"
 
-#include <cstring>
-
-#include "tensor/bf16.h"
-
 namespace weft::ops {
 
 void decode_row(const WeightView& weight, int64_t row, float* out) {
@@ -29,6 +25,24 @@ void decode_row(const WeightView& weight, int64_t row, float* out) {
           out[group * kMxGroup + 2 * j] = kE2m1[pair & 15U] * scale;
           out[group * kMxGroup + 2 * j + 1] = kE2m1[pair >> 4U] * scale;
         }
+      }
+      return;
+    }
+    case WeightFormat::fp8_block: {
+      const std::byte* data = weight.data + row * in;
+      const std::byte* scales = weight.row_scales(row);
+      for (int64_t c = 0; c < in; ++c) {
+        out[c] = e4m3_to_f32(static_cast<uint8_t>(data[c])) * scale_at(weight.scale_type, scales, c / kScaleBlock);
+      }
+      return;
+    }
+    case WeightFormat::affine: {
+      const std::byte* data = weight.data + row * weight.row_bytes();
+      for (int64_t c = 0; c < in; ++c) {
+        const int64_t group = c / weight.group;
+        const float product =
+            static_cast<float>(affine_code(data, c, weight.bits)) * scale_at(weight.scale_type, weight.row_scales(row), group);
+        out[c] = product + scale_at(weight.scale_type, weight.row_biases(row), group);
       }
       return;
     }

@@ -79,11 +79,8 @@ PlanModel sizes(const std::shared_ptr<const ModelConfig>& config, const std::vec
 
 PlanModel plan_model(const Checkpoint& checkpoint) {
   const Inventory& inventory = checkpoint.inventory();
-  PlanModel model = sizes(checkpoint.shared_config(), checkpoint.params(), [&](const ParamSpec& p, int64_t e) {
-    int64_t bytes = 0;
-    for (const TensorId id : checkpoint.stored(p, e)) bytes += inventory.bytes(id);
-    return bytes;
-  });
+  PlanModel model = sizes(checkpoint.shared_config(), checkpoint.params(),
+                          [&](const ParamSpec& p, int64_t e) { return checkpoint.stored_bytes(p, e); });
   for (const InventoryFile& file : inventory.files()) model.shard_names.push_back(file.name);
   std::vector<std::set<int64_t>> shards(model.layers.size());
   std::set<int64_t> first;

@@ -99,7 +99,8 @@ TEST_F(ManyExperts, ThoseThatWereNotNamedStayUnread) {
   }
   EXPECT_GT(read, 0);
   EXPECT_GT(unread, 20 * read);
-  for (const TensorId id : trunk_tensors(checkpoint, checkpoint.all_layers())) {
+  for (const StoredPart& part : trunk_parts(checkpoint, checkpoint.all_layers())) {
+    const TensorId id = part.tensor;
     const auto [count, in_memory] = pages_of(id);
     EXPECT_EQ(in_memory, count) << inventory.name(id);
   }

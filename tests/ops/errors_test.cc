@@ -83,6 +83,22 @@ TEST_F(Errors, Weights) {
   expect_error([&] { linear(context_, a_.view(), weight, y_.mutable_view()); }, "[linear] weight: wanted scales, found null");
   weight.in = 31;
   expect_error([&] { linear(context_, b_.view(), weight, y_.mutable_view()); }, "wanted whole groups of 32, found in = 31");
+
+  WeightView affine = random_weight(random_, suite::WeightForm::affine(4, 32), 32, 32).shape;
+  const auto run = [&] { linear(context_, a_.view(), affine, y_.mutable_view()); };
+  affine.data = a_.view().data;
+  expect_error(run, "[linear] weight: wanted scales, found null");
+  affine.scales = a_.view().data;
+  expect_error(run, "[linear] weight: wanted biases, found null");
+  affine.biases = a_.view().data;
+  affine.group = 64;
+  expect_error(run, "[linear] weight: wanted whole groups of 64, found in = 32");
+  affine.bits = 7;
+  expect_error(run, "wanted 2, 3, 4, 5, 6 or 8 bits in groups of 32, 64 or 128, found 7 bits, groups of 64");
+  WeightView fp8 = suite::WeightForm::fp8(ScaleType::bf16, 128).shape(32, 32);
+  fp8.data = a_.view().data;
+  expect_error([&] { linear(context_, a_.view(), fp8, y_.mutable_view()); },
+               "[linear] weight: wanted a first row in [0, 128) of its block, found 128");
 }
 
 TEST_F(Errors, Indices) {

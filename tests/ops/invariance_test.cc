@@ -90,6 +90,9 @@ class Invariance : public testing::TestWithParam<Version> {
     return random(random_, shape, range, GetParam().profile == Profile::bf16);
   }
 
+  void mla(const suite::WeightForm& form, int64_t latent);
+  void route_and_moe(const suite::WeightForm& form);
+
   Random random_{11};
 
  private:
@@ -102,12 +105,13 @@ INSTANTIATE_TEST_SUITE_P(All, Invariance, testing::ValuesIn(versions()), [](cons
 });
 
 TEST_P(Invariance, Linear) {
-  for (const WeightFormat format : {WeightFormat::f32, WeightFormat::bf16, WeightFormat::mxfp4}) {
-    for (const int64_t in : {544, 301}) {
-      if (format == WeightFormat::mxfp4 && in % 32 != 0) continue;
+  for (const suite::WeightForm& form : suite::all_forms()) {
+    for (const int64_t in : {544, 640, 301}) {
+      if (!form.holds(in)) continue;
+      if (in == 640 && !form.quantized()) continue;
       const int64_t rows = 71;  // more than the 64 rows that share a decoded panel
       const int64_t out = 147;
-      const TestWeight weight = random_weight(random_, format, out, in);
+      const TestWeight weight = random_weight(random_, form, out, in);
       const Tensor x = values({rows, in});
       check(rows, [&](Context& context, int64_t begin, int64_t end) {
         std::vector<Tensor> y = {empty({end - begin, out})};
@@ -285,11 +289,17 @@ TEST_P(Invariance, StateSegments) {
   for (size_t i = 0; i < together.size(); ++i) expect_same_bits(together[i].view(), apart[i].view(), "segments");
 }
 
-TEST_P(Invariance, Mla) {
-  const MlaShape shape{14, 16, 4, 8, 33};
+TEST_P(Invariance, Mla) { mla(WeightFormat::bf16, 33); }
+TEST_P(Invariance, MlaWithQuantizedWeights) {
+  mla(suite::WeightForm::fp8(ScaleType::f32, 100), 160);
+  mla(suite::WeightForm::affine(4, 64), 128);
+}
+
+void Invariance::mla(const suite::WeightForm& form, int64_t latent) {
+  const MlaShape shape{14, 16, 4, 8, latent};
   const int64_t rows = 40;
   const int64_t start = 490;  // the rows cross a block of 256 and pages of 64
-  const TestWeight kv_b = random_weight(random_, WeightFormat::bf16, shape.heads * (shape.nope + shape.value), shape.latent);
+  const TestWeight kv_b = random_weight(random_, form, shape.heads * (shape.nope + shape.value), shape.latent);
   const Tensor q = values({rows, shape.heads * (shape.nope + shape.rope)}, 2.0);
   const Tensor c = values({rows, shape.latent});
   const Tensor k_r = values({rows, shape.rope});
@@ -350,16 +360,22 @@ TEST_P(Invariance, RouteBySoftmax) {
   });
 }
 
-TEST_P(Invariance, RouteAndMoe) {
+TEST_P(Invariance, RouteAndMoe) { route_and_moe(WeightFormat::mxfp4); }
+TEST_P(Invariance, RouteAndMoeWithQuantizedWeights) {
+  route_and_moe(suite::WeightForm::fp8(ScaleType::bf16));
+  route_and_moe(suite::WeightForm::affine(5, 32));
+}
+
+void Invariance::route_and_moe(const suite::WeightForm& form) {
   const int64_t rows = 37;
   const int64_t experts = 11;
   const int64_t size = 64;
   const int64_t middle = 96;
   std::vector<TestWeight> stored;
   for (int64_t e = 0; e < experts; ++e) {
-    stored.push_back(random_weight(random_, WeightFormat::mxfp4, middle, size));
-    stored.push_back(random_weight(random_, WeightFormat::mxfp4, size, middle));
-    stored.push_back(random_weight(random_, WeightFormat::mxfp4, middle, size));
+    stored.push_back(random_weight(random_, form, middle, size));
+    stored.push_back(random_weight(random_, form, size, middle));
+    stored.push_back(random_weight(random_, form, middle, size));
   }
   std::vector<ExpertView> views;
   for (size_t e = 0; e < static_cast<size_t>(experts); ++e) {

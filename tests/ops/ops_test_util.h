@@ -14,6 +14,7 @@
 #include "base/worker_pool.h"
 #include "ops/ops.h"
 #include "ops/suite/random.h"
+#include "ops/suite/weight_form.h"
 #include "parallel/communicator.h"
 #include "tensor/bf16.h"
 #include "tensor/tensor.h"
@@ -68,28 +69,33 @@ inline MutableTensorView rows_of(Tensor& tensor, int64_t begin, int64_t end) {
 struct TestWeight {
   std::vector<std::byte> data;
   std::vector<std::byte> scales;
+  std::vector<std::byte> biases;
   WeightView shape;
   [[nodiscard]] WeightView view() const {
     WeightView view = shape;
     view.data = data.data() + 1;
-    view.scales = scales.data() + 1;
+    if (!scales.empty()) view.scales = scales.data() + 1;
+    if (!biases.empty()) view.biases = biases.data() + 1;
     return view;
   }
 };
 
-inline TestWeight random_weight(Random& random, WeightFormat format, int64_t out, int64_t in) {
+inline TestWeight random_weight(Random& random, const suite::WeightForm& form, int64_t out, int64_t in) {
   TestWeight weight;
-  weight.shape = {format, out, in, nullptr, nullptr};
-  weight.scales.resize(1);
-  if (format == WeightFormat::mxfp4) {
-    weight.data.resize(static_cast<size_t>(1 + out * in / 2));
-    weight.scales.resize(static_cast<size_t>(1 + out * in / 32));
+  weight.shape = form.shape(out, in);
+  weight.data.resize(static_cast<size_t>(1 + weight.shape.data_bytes()));
+  if (weight.shape.scale_bytes() > 0) weight.scales.resize(static_cast<size_t>(1 + weight.shape.scale_bytes()));
+  if (weight.shape.bias_bytes() > 0) weight.biases.resize(static_cast<size_t>(1 + weight.shape.bias_bytes()));
+  if (form.quantized()) {
+    suite::fill_quantized(random, weight.shape, weight.data.data() + 1, weight.scales.data() + 1, weight.biases.data() + 1);
+    return weight;
+  }
+  if (form.format == WeightFormat::mxfp4) {
     for (std::byte& b : weight.data) b = static_cast<std::byte>(random.bits() >> 56);
     for (std::byte& b : weight.scales) b = static_cast<std::byte>(122 + (random.bits() >> 62));
     return weight;
   }
-  const int64_t size = format == WeightFormat::f32 ? 4 : 2;
-  weight.data.resize(static_cast<size_t>(1 + out * in * size));
+  const int64_t size = form.format == WeightFormat::f32 ? 4 : 2;
   for (int64_t i = 0; i < out * in; ++i) {
     const auto value = static_cast<float>(random.uniform(-0.5, 0.5));
     const uint16_t rounded = f32_to_bf16(value);
@@ -102,8 +108,7 @@ inline TestWeight random_weight(Random& random, WeightFormat format, int64_t out
 // A stored float32 weight of given values.
 inline TestWeight f32_weight(int64_t out, int64_t in, const std::vector<float>& values) {
   TestWeight weight;
-  weight.shape = {WeightFormat::f32, out, in, nullptr, nullptr};
-  weight.scales.resize(1);
+  weight.shape = suite::WeightForm(WeightFormat::f32).shape(out, in);
   weight.data.resize(1 + values.size() * 4);
   std::memcpy(weight.data.data() + 1, values.data(), values.size() * 4);
   return weight;

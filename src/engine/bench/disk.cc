@@ -150,7 +150,7 @@ double load(const std::filesystem::path& dir) {
   std::vector<MappedPart> tables;
   for (const ParamSpec& spec : checkpoint->params()) {
     if (spec.owner != Owner::first) continue;
-    for (const TensorId id : checkpoint->stored(spec)) tables.push_back(checkpoint->bytes_of(id));
+    for (const StoredPart& part : checkpoint->stored_parts(spec)) tables.push_back(checkpoint->bytes_of(part));
   }
   read_mapped(tables);
   return timer.seconds();

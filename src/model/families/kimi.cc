@@ -42,7 +42,7 @@ struct MlaWeights {
   Tensor q_a_norm;                // [rq]
   WeightView kv_a_proj;           // [rc+dr, D]
   Tensor kv_a_norm;               // [rc]
-  WeightView kv_b_proj;           // [Hm*(dn+dv), rc]
+  WeightView keys, values;        // kv_b_proj [Hm*(dn+dv), rc] twice, or embed_q [Hm*rc, dn] and unembed_out [Hm*dv, rc]
   WeightView g_proj;              // [Hm*dv, D], with the output gate
   WeightView o_proj;              // [D, Hm*dv]
 };
@@ -149,7 +149,9 @@ class KimiBinder {
     }
     weights.kv_a_proj = matrix(prefix + "kv_a_proj_with_mqa.weight");
     weights.kv_a_norm = vector(prefix + "kv_a_layernorm.weight");
-    weights.kv_b_proj = matrix(prefix + "kv_b_proj.weight");
+    const bool apart = binder_.checkpoint().has(prefix + "embed_q.weight");
+    weights.keys = matrix(prefix + (apart ? "embed_q.weight" : "kv_b_proj.weight"));
+    weights.values = apart ? matrix(prefix + "unembed_out.weight") : weights.keys;
     if (config_.mla_output_gate) weights.g_proj = matrix(prefix + "g_proj.weight");
     weights.o_proj = matrix(prefix + "o_proj.weight");
     return weights;
@@ -312,11 +314,11 @@ void KimiStage::mla(ops::Context& context, const StepTables::Layer& tables, cons
   ops::mla_append(context, shape, latent, k_rope, tables.pages);
 
   const MutableTensorView q_latent = take({rows, shape.heads * shape.latent});
-  ops::mla_absorb_query(context, shape, q, weights.kv_b_proj, q_latent);
+  ops::mla_absorb_query(context, shape, q, weights.keys, q_latent);
   const MutableTensorView attended = take({rows, shape.heads * shape.latent});
   ops::mla_attention(context, shape, q, q_latent, tables.pages, attended);
   MutableTensorView o = take({rows, shape.heads * shape.value});
-  ops::mla_project_value(context, shape, attended, weights.kv_b_proj, o);
+  ops::mla_project_value(context, shape, attended, weights.values, o);
   if (config_.mla_output_gate) {
     const MutableTensorView gated = take(o.shape);
     ops::sigmoid_gate(context, o, linear(context, x, weights.g_proj), gated);

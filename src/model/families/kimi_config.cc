@@ -190,7 +190,9 @@ KimiConfig parse_kimi_config(const Json& json, std::string_view place) {
   if (config.nested && top.states("quantization_config")) {
     const Json& outer = top.at("quantization_config", "");
     // Unordered comparison: the same rules in another key order are equal.
-    if (!config.quantization.is_null() && nlohmann::json(outer) != nlohmann::json(config.quantization))
+    // A conversion of MLX states its own beside what the original was.
+    if (!config.quantization.is_null() && !top.states("quantization") &&
+        nlohmann::json(outer) != nlohmann::json(config.quantization))
       top.refuse("quantization_config", "the same as text_config.quantization_config");
     config.quantization = outer;
   }
@@ -210,9 +212,16 @@ std::string KimiConfig::canonical_name(std::string_view stored) const {
           return fmt::format("{}{}_{}.weight", stored.substr(0, stored.size() - old.size()), stem, kind);
       }
   }
-  constexpr std::string_view kAlias = "block_sparse_moe.e_score_correction_bias";
-  if (stored.ends_with(kAlias))
-    modern.insert(stored.size() - kAlias.size() + std::string_view("block_sparse_moe.").size(), "gate.");
+  // Spellings of MLX, under which a module's other tensors (".scales") come too.
+  const auto respell = [&](std::string_view from, std::string_view to) {
+    if (const size_t at = modern.find(from); at != std::string::npos) modern.replace(at, from.size(), to);
+  };
+  for (const std::string_view module : {"switch_mlp.", "gate.", "shared_experts.", "routed_expert_", "e_score_correction_bias"})
+    respell(fmt::format(".mlp.{}", module), fmt::format(".block_sparse_moe.{}", module));
+  for (const char name : {'q', 'k', 'v'}) respell(fmt::format(".{}_conv.conv.", name), fmt::format(".{}_conv1d.", name));
+  respell(".self_attn.kv_a_proj.", ".self_attn.kv_a_proj_with_mqa.");
+  respell(".self_attn.kv_a_norm.", ".self_attn.kv_a_layernorm.");
+  respell(".block_sparse_moe.e_score_correction_bias", ".block_sparse_moe.gate.e_score_correction_bias");
   return modern;
 }
 

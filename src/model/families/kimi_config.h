@@ -38,6 +38,8 @@ struct KimiConfig final : ModelConfig {
   [[nodiscard]] bool kda_at(LayerIndex layer) const { return is_kda[static_cast<size_t>(layer.value)]; }
 
   [[nodiscard]] std::vector<ParamSpec> params() const override;
+  [[nodiscard]] std::vector<ParamSpec> mlx_params(const std::function<bool(std::string_view name)>& stores) const override;
+  [[nodiscard]] std::vector<JoinedTensor> joined_tensors() const override;
   [[nodiscard]] std::string canonical_name(std::string_view stored) const override;
   [[nodiscard]] std::string name_prefix() const override { return nested ? "language_model." : ""; }
   [[nodiscard]] bool is_vision(std::string_view name) const override;

@@ -5,7 +5,8 @@ namespace {
 
 class Table : ParamTableBuilder {
  public:
-  explicit Table(const KimiConfig& config) : c_(config) {}
+  explicit Table(const KimiConfig& config, std::function<bool(std::string_view)> stores = nullptr)
+      : c_(config), stores_(std::move(stores)) {}
 
   std::vector<ParamSpec> build() {
     at(Owner::first, "", {});
@@ -35,7 +36,7 @@ class Table : ParamTableBuilder {
     if (c_.kda_at(l))
       kda();
     else
-      mla();
+      mla(l);
     if (c_.is_moe(l))
       moe();
     else
@@ -67,7 +68,7 @@ class Table : ParamTableBuilder {
     wide("self_attn.o_norm.weight", "kda.o_norm", {d});
   }
 
-  void mla() {
+  void mla(LayerIndex l) {
     const ops::MlaShape& m = c_.mla;
     const int64_t hidden = c_.hidden_size;
     const int64_t query = m.heads * (m.nope + m.rope);
@@ -80,7 +81,12 @@ class Table : ParamTableBuilder {
     }
     linear("self_attn.kv_a_proj_with_mqa.weight", "mla.kv_a_proj", {m.latent + m.rope, hidden});
     plain("self_attn.kv_a_layernorm.weight", "mla.kv_a_norm", {m.latent});
-    linear("self_attn.kv_b_proj.weight", "mla.kv_b_proj", {m.heads * (m.nope + m.value), m.latent}, Split::heads);
+    if (stores_ && stores_(fmt::format("model.layers.{}.self_attn.embed_q.weight", l))) {  // [Hm, rc, dn] and [Hm, dv, rc]
+      linear("self_attn.embed_q.weight", "mla.embed_q", {m.heads * m.latent, m.nope}, Split::heads);
+      linear("self_attn.unembed_out.weight", "mla.unembed_out", {m.heads * m.value, m.latent}, Split::heads);
+    } else {
+      linear("self_attn.kv_b_proj.weight", "mla.kv_b_proj", {m.heads * (m.nope + m.value), m.latent}, Split::heads);
+    }
     if (c_.mla_output_gate) linear("self_attn.g_proj.weight", "mla.g_proj", {m.heads * m.value, hidden}, Split::heads);
     linear("self_attn.o_proj.weight", "mla.o_proj", {hidden, m.heads * m.value}, Split::cols);
   }
@@ -115,10 +121,38 @@ class Table : ParamTableBuilder {
   }
 
   const KimiConfig& c_;
+  std::function<bool(std::string_view)> stores_;  // of a conversion of MLX
 };
 
 }  // namespace
 
 std::vector<ParamSpec> KimiConfig::params() const { return Table(*this).build(); }
+
+std::vector<ParamSpec> KimiConfig::mlx_params(const std::function<bool(std::string_view name)>& stores) const {
+  return Table(*this, stores).build();
+}
+
+// Conversions of MLX stack the experts of a matrix, and may fuse the projections and convolutions of KDA.
+std::vector<JoinedTensor> KimiConfig::joined_tensors() const {
+  std::vector<JoinedTensor> joined;
+  for (LayerIndex layer(0); layer < LayerIndex(layer_count); ++layer) {
+    const std::string attention = fmt::format("model.layers.{}.self_attn.", layer);
+    if (kda_at(layer)) {
+      const auto three = [&](std::string_view suffix) {
+        std::vector<std::string> rows;
+        for (const char name : {'q', 'k', 'v'}) rows.push_back(fmt::format("{}{}_{}.weight", attention, name, suffix));
+        return rows;
+      };
+      joined.push_back({attention + "qkv_proj.weight", false, three("proj")});
+      joined.push_back({attention + "qkv_conv.conv.weight", false, three("conv1d")});
+    }
+    if (!is_moe(layer)) continue;
+    const std::string moe = fmt::format("model.layers.{}.block_sparse_moe.", layer);
+    for (const auto& [stacked, row] : {std::pair{"gate_proj", "w1"}, {"down_proj", "w2"}, {"up_proj", "w3"}})
+      joined.push_back(
+          {fmt::format("{}switch_mlp.{}.weight", moe, stacked), true, {fmt::format("{}experts.{{}}.{}.weight", moe, row)}});
+  }
+  return joined;
+}
 
 }  // namespace weft

@@ -77,10 +77,12 @@ class QwenBinder {
     return weights;
   }
 
-  // The effective weight of a zero-centred norm, 1 + w in float32 (spec 3.1).
+  // The effective weight of a zero-centred norm, 1 + w in float32 (spec 3.1); conversions store it so (spec 2.3).
   Tensor centred(const std::string& name) const {
     Tensor weight = binder_.checkpoint().vector_f32(name);
-    for (float& value : weight.as<float>()) value += 1.0F;
+    if (!binder_.checkpoint().norms_hold_the_one()) {
+      for (float& value : weight.as<float>()) value += 1.0F;
+    }
     return binder_.place(std::move(weight));
   }
 

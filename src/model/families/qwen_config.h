@@ -47,6 +47,7 @@ struct QwenConfig final : ModelConfig {
   [[nodiscard]] bool full_at(LayerIndex layer) const { return is_full[static_cast<size_t>(layer.value)]; }
 
   [[nodiscard]] std::vector<ParamSpec> params() const override;
+  [[nodiscard]] std::vector<JoinedTensor> joined_tensors() const override;
   [[nodiscard]] std::string canonical_name(std::string_view stored) const override;
   [[nodiscard]] std::string name_prefix() const override { return ""; }
   [[nodiscard]] bool is_vision(std::string_view name) const override;

@@ -87,4 +87,20 @@ class Table : ParamTableBuilder {
 
 std::vector<ParamSpec> QwenConfig::params() const { return Table(*this).build(); }
 
+// Conversions of MLX stack the experts of a matrix; files of newer transformers libraries fuse gate and up too
+// (spec 2.3, 11.2).
+std::vector<JoinedTensor> QwenConfig::joined_tensors() const {
+  std::vector<JoinedTensor> joined;
+  for (LayerIndex layer(0); layer < LayerIndex(layer_count); ++layer) {
+    if (!is_moe(layer)) continue;
+    const std::string mlp = fmt::format("model.layers.{}.mlp.", layer);
+    const auto row = [&](std::string_view name) { return fmt::format("{}experts.{{}}.{}.weight", mlp, name); };
+    for (const std::string_view name : {"gate_proj", "up_proj", "down_proj"})
+      joined.push_back({fmt::format("{}switch_mlp.{}.weight", mlp, name), true, {row(name)}});
+    joined.push_back({mlp + "experts.gate_up_proj", true, {row("gate_proj"), row("up_proj")}});
+    joined.push_back({mlp + "experts.down_proj", true, {row("down_proj")}});
+  }
+  return joined;
+}
+
 }  // namespace weft

@@ -18,12 +18,7 @@ HWY_BEFORE_NAMESPACE();
 namespace weft::ops::cpu::HWY_NAMESPACE {
 namespace {
 
-namespace hn = hwy::HWY_NAMESPACE;
-
-using D = hn::CappedTag<float, 16>;
-using DU = hn::RebindToUnsigned<D>;
-using V = hn::Vec<D>;
-constexpr int kLanes = static_cast<int>(hn::MaxLanes(D()));
+#include "ops/cpu/dense_f32-inl.h"
 
 // Two vectors of float32 from the even and the odd 16-bit lanes of a vector of bf16.
 [[maybe_unused]] HWY_INLINE void widen(hn::Vec<DU> words, V* even, V* odd) {
@@ -136,28 +131,7 @@ HWY_INLINE void unit_mxfp4(const uint8_t* packed, uint8_t scale, V* w) {
 
 #endif
 
-struct F32Kernel {
-  using Element = float;
-  using Vec = V;
-  using Sum = V;
-  static constexpr int kUnitVecs = static_cast<int>(kUnit) / kLanes;
-  static constexpr int kSumVecs = kLanes >= 8 ? 1 : 8 / kLanes;  // 8 lanes at least: fewer make long sums less exact
-  // 24 sums in 32 registers, 12 in 16; narrow targets hold a sum in several.
-  static constexpr int kBlockRows = kLanes == 16 ? 6 : kLanes == 8 ? 3 : 2;
-  static constexpr int kBlockOutputs = kLanes >= 8 ? 4 : 2;
-  static constexpr bool kFastDecode = kLanes == 16;
-
-  static HWY_INLINE Vec load(const float* p) { return hn::Load(D(), p); }
-  static HWY_INLINE void store(Vec v, float* p) { hn::Store(v, D(), p); }
-  static HWY_INLINE Sum zero() { return hn::Zero(D()); }
-  static HWY_INLINE Sum load_sum(const float* p) { return hn::Load(D(), p); }
-  static HWY_INLINE void store_sum(Sum sum, float* p) { hn::Store(sum, D(), p); }
-  static HWY_INLINE Sum multiply_add(Vec w, Vec x, Sum sum) { return hn::MulAdd(w, x, sum); }
-  static HWY_INLINE float fold(const Sum* sum) {
-    Sum total = sum[0];
-    for (int v = 1; v < kSumVecs; ++v) total = hn::Add(total, sum[v]);
-    return hn::GetLane(hn::SumOfLanes(D(), total));
-  }
+struct F32Kernel : F32Arithmetic {
   template <WeightFormat kFormat>
   static HWY_INLINE void unit(const std::byte* row, const std::byte* scales, int64_t unit, Vec* w) {
     if constexpr (kFormat == WeightFormat::f32) {
@@ -174,9 +148,11 @@ struct F32Kernel {
 
 void dense_f32(const DenseProduct& product, int64_t begin, int64_t end) {
   switch (product.weight.format) {
-    case WeightFormat::f32: return dense_of<F32Kernel, WeightFormat::f32>(product, begin, end);
-    case WeightFormat::bf16: return dense_of<F32Kernel, WeightFormat::bf16>(product, begin, end);
-    case WeightFormat::mxfp4: return dense_of<F32Kernel, WeightFormat::mxfp4>(product, begin, end);
+    case WeightFormat::f32: return dense_of<F32Kernel, UnitReader<F32Kernel, WeightFormat::f32>>(product, begin, end);
+    case WeightFormat::bf16: return dense_of<F32Kernel, UnitReader<F32Kernel, WeightFormat::bf16>>(product, begin, end);
+    case WeightFormat::mxfp4: return dense_of<F32Kernel, UnitReader<F32Kernel, WeightFormat::mxfp4>>(product, begin, end);
+    case WeightFormat::fp8_block:
+    case WeightFormat::affine: return;  // dense_quantized
   }
 }
 
@@ -216,6 +192,7 @@ void pack_f32(const float* x, int64_t count, float* out) { HWY_DYNAMIC_DISPATCH(
 
 void dense_rows(const DenseProduct& product, int64_t begin, int64_t end) {
   if (product.form == RowForm::bf16) return dense_bf16(product, begin, end);
+  if (is_quantized(product.weight.format)) return dense_quantized(product, begin, end);
   HWY_DYNAMIC_DISPATCH(dense_f32)(product, begin, end);
 }
 

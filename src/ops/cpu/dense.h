@@ -27,6 +27,10 @@ struct DenseProduct {
 // Outputs [begin, end). Not threaded.
 void dense_rows(const DenseProduct& product, int64_t begin, int64_t end);
 
+// out[i] = row i of an FP8 or affine weight in float32, weight.out rows of weight.in columns in ascending order: the values
+// that the products take. Not threaded.
+void widen_rows(const WeightView& weight, float* out);
+
 // The name of the dispatch target in use, for reports ("AVX2").
 [[nodiscard]] const char* dispatch_target();
 

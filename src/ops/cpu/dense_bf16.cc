@@ -81,8 +81,10 @@ bool pack_bf16(const float* x, int64_t count, uint16_t* out) {
 }
 
 void dense_bf16(const DenseProduct& product, int64_t begin, int64_t end) {
-  if (product.weight.format == WeightFormat::bf16) return dense_of<Bf16Kernel, WeightFormat::bf16>(product, begin, end);
-  dense_of<Bf16Kernel, WeightFormat::mxfp4>(product, begin, end);
+  if (product.weight.format == WeightFormat::bf16) {
+    return dense_of<Bf16Kernel, UnitReader<Bf16Kernel, WeightFormat::bf16>>(product, begin, end);
+  }
+  dense_of<Bf16Kernel, UnitReader<Bf16Kernel, WeightFormat::mxfp4>>(product, begin, end);
 }
 
 }  // namespace weft::ops::cpu

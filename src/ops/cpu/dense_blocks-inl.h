@@ -3,8 +3,12 @@
 //
 // K provides: Element, what packed rows and panels hold; Vec, a vector of them; Sum, a vector of sums; kUnitVecs, vectors of a
 // unit; kSumVecs, vectors of one sum (vector v of a unit adds to vector v mod kSumVecs); kBlockRows and kBlockOutputs, the sums
-// that fit into registers; kFastDecode, whether a core decodes MXFP4 about as fast as it reads memory; load, store, zero,
-// load_sum, store_sum, multiply_add, fold; and unit<format>(row, scales, unit, w), which decodes one unit of a weight's row.
+// that fit into registers; kFastDecode, whether a core decodes MXFP4 about as fast as it reads memory; and load, store, zero,
+// load_sum, store_sum, multiply_add, fold.
+//
+// A reader decodes a row of a weight unit by unit: open(shared, weight, o); unit(shared, unit, w), with ascending units from a
+// multiple of kReaderUnits on; kFormat; and kTails with tail(shared, weight, unit, w) for the last, incomplete unit.
+// Shared(weight) is what all rows have in common, so that it stands in registers once.
 
 template <class K>
 constexpr int64_t kVecElements = kUnit / K::kUnitVecs;
@@ -12,6 +16,32 @@ template <class K>
 constexpr int64_t kSumFloats = static_cast<int64_t>(K::kSumVecs * sizeof(typename K::Sum) / sizeof(float));
 template <class K>
 constexpr int64_t kPanelColumns = kPanelRowBytes / static_cast<int64_t>(sizeof(typename K::Element));
+
+constexpr int64_t kReaderUnits = 4;  // 128 columns: no scale changes in between
+
+// The reader of f32, bf16 and mxfp4: K::unit<format>(row, scales, unit, w) decodes.
+template <class K, WeightFormat kRead>
+struct UnitReader {
+  static constexpr WeightFormat kFormat = kRead;
+  static constexpr bool kTails = kRead != WeightFormat::mxfp4;
+  struct Shared {
+    HWY_INLINE explicit Shared(const WeightView& /*weight*/) {}
+  };
+  HWY_INLINE UnitReader() {}  // NOLINT(modernize-use-equals-default): as in Sums
+  HWY_INLINE void open(const Shared& /*shared*/, const WeightView& weight, int64_t o) {
+    row = weight.data + o * weight.row_bytes();
+    scales = kRead == WeightFormat::mxfp4 ? weight.scales + o * (weight.in / kUnit) : nullptr;
+  }
+  HWY_INLINE void unit(const Shared& /*shared*/, int64_t unit, typename K::Vec* w) const {
+    K::template unit<kRead>(row, scales, unit, w);
+  }
+  HWY_INLINE void tail(const Shared& /*shared*/, const WeightView& weight, int64_t /*unit*/, typename K::Vec* w) const {
+    const TailUnit last(weight, row);
+    K::template unit<kRead>(last.bytes, nullptr, 0, w);
+  }
+  const std::byte* row;
+  const std::byte* scales;
+};
 
 template <class K>
 HWY_INLINE const typename K::Element* packed_row(const DenseProduct& product, int64_t r) {
@@ -36,55 +66,78 @@ HWY_INLINE void add_unit(const typename K::Vec* w, const typename K::Element* co
   }
 }
 
-template <int kHint>
-HWY_INLINE void prefetch(uintptr_t address) {
-  __builtin_prefetch(reinterpret_cast<const void*>(address), 0, kHint);
-}
-
-// A line to L2; and when it begins a page, the first lines of a later page too, with which the processor's own prefetching
-// begins anew.
-HWY_INLINE void prefetch_far(uintptr_t line) {
-  constexpr uintptr_t kPage = 4096;
-  constexpr uintptr_t kPagesAhead = 2;
-  constexpr uintptr_t kFirstLines = 4;
-  prefetch<2>(line);
-  if (line % kPage >= LineBuffer::kLine) return;
-  for (uintptr_t n = 0; n < kFirstLines; ++n) prefetch<2>(line + kPagesAhead * kPage + n * LineBuffer::kLine);
-}
-
 // Asks for lines of the outputs behind these kOut, a share with each unit: packed rows are short (1.8 KiB at K3's sizes), so
-// that the processor's own prefetching starts late for each. MXFP4 goes to L1, where two blocks of rows fit, bf16 to L2; rows
-// of float32 are long enough. One row of MXFP4, decoded about as fast as memory is read, waits the least if the block behind
-// the next is on its way to L2. Addresses may lie beyond the weight, which a prefetch ignores: they are numbers, not pointers.
+// that the processor's own prefetching starts late for each. MXFP4 and affine codes go to L1, where two blocks of rows fit, bf16
+// and FP8 to L2; rows of float32 are long enough. One row of MXFP4, decoded about as fast as memory is read, waits the least if
+// the block behind the next is on its way to L2. Addresses may lie beyond the weight, which a prefetch ignores: they are
+// numbers, not pointers.
 template <class K, WeightFormat kFormat, int kRows, int kOut>
-HWY_INLINE void prefetch_next(uintptr_t next, uintptr_t next_scales, int64_t units, int64_t unit) {
-  constexpr bool kPacked = kFormat == WeightFormat::mxfp4;
-  constexpr bool kFar = kPacked && kRows == 1 && K::kFastDecode;
-  constexpr int64_t kBytes = kOut * kUnit * (kPacked ? 1 : 4) / 2;  // of a unit of kOut rows
-  constexpr int64_t kLine = LineBuffer::kLine;
-  if constexpr (kFormat == WeightFormat::f32) return;
-  if (kBytes < kLine && unit % (kLine / std::min(kBytes, kLine)) != 0) return;
-  for (int64_t i = 0; i < kBytes; i += kLine) {
-    const uintptr_t line = next + static_cast<uintptr_t>(unit * kBytes + i);
-    prefetch<kPacked ? 3 : 2>(line);
-    if (kFar) prefetch_far(line + static_cast<uintptr_t>(units * kBytes));
+struct NextRows {
+  static constexpr int64_t kLine = LineBuffer::kLine;
+  static constexpr bool kPacked = kFormat == WeightFormat::mxfp4;
+  static constexpr bool kFar = kPacked && kRows == 1 && K::kFastDecode;
+  // Of a unit of kOut rows; affine: unit_bytes.
+  static constexpr int64_t kBytes = kOut * kUnit * (kPacked ? 1 : kFormat == WeightFormat::fp8_block ? 2 : 4) / 2;
+
+  HWY_INLINE NextRows(const WeightView& weight, int64_t o)
+      : data(reinterpret_cast<uintptr_t>(weight.data) + static_cast<uintptr_t>((o + kOut) * weight.row_bytes())),
+        scales(reinterpret_cast<uintptr_t>(weight.scales) + static_cast<uintptr_t>((o + kOut) * weight.scale_row_bytes())),
+        biases(reinterpret_cast<uintptr_t>(weight.biases) + static_cast<uintptr_t>((o + kOut) * weight.scale_row_bytes())),
+        units(weight.in / kUnit) {
+    if constexpr (kFormat == WeightFormat::affine) {
+      unit_bytes = kOut * kUnit * weight.bits / 8;
+      scale_bytes = kOut * kReaderUnits * kUnit / weight.group * weight.scale_size();
+    }
   }
-  if (kPacked && unit % (kLine / kOut) == 0) {
-    prefetch<3>(next_scales + static_cast<uintptr_t>(unit * kOut));
-    if (kFar) prefetch<2>(next_scales + static_cast<uintptr_t>((units + unit) * kOut));
+  HWY_INLINE void prefetch(int64_t unit) const {
+    if constexpr (kFormat == WeightFormat::f32) {
+      return;
+    } else if constexpr (kFormat == WeightFormat::affine) {
+      for (int64_t i = 0; i < unit_bytes; i += kLine) line<3>(data, unit * unit_bytes + i);
+      if (unit % kReaderUnits != 0) return;
+      line<3>(scales, unit / kReaderUnits * scale_bytes);
+      line<3>(biases, unit / kReaderUnits * scale_bytes);
+    } else {
+      if (kBytes < kLine && unit % (kLine / std::min(kBytes, kLine)) != 0) return;
+      for (int64_t i = 0; i < kBytes; i += kLine) {
+        line<kPacked ? 3 : 2>(data, unit * kBytes + i);
+        if (kFar) far_line(data + static_cast<uintptr_t>((units + unit) * kBytes + i));
+      }
+      if (kPacked && unit % (kLine / kOut) == 0) {
+        line<3>(scales, unit * kOut);
+        if (kFar) line<2>(scales, (units + unit) * kOut);
+      }
+    }
   }
-}
+  // A line to L2; and when it begins a page, the first lines of a later page too, with which the processor's own prefetching
+  // begins anew.
+  static HWY_INLINE void far_line(uintptr_t from) {
+    constexpr uintptr_t kPage = 4096;
+    constexpr int64_t kAhead = 2 * 4096;
+    constexpr int64_t kFirstLines = 4;
+    line<2>(from, 0);
+    if (from % kPage >= kLine) return;
+    for (int64_t n = 0; n < kFirstLines; ++n) line<2>(from, kAhead + n * kLine);
+  }
+  template <int kLocality>
+  static HWY_INLINE void line(uintptr_t from, int64_t offset) {
+    __builtin_prefetch(reinterpret_cast<const void*>(from + static_cast<uintptr_t>(offset)), 0, kLocality);
+  }
+  uintptr_t data;
+  uintptr_t scales;
+  uintptr_t biases;
+  int64_t units;
+  int64_t unit_bytes = 0;
+  int64_t scale_bytes = 0;
+};
 
 // kOut outputs from `o` on, for kRows rows; weights are decoded into registers.
-template <class K, WeightFormat kFormat, int kRows, int kOut>
+template <class K, class Reader, int kRows, int kOut>
 HWY_NOINLINE void direct(const DenseProduct& product, int64_t o) {
   const WeightView& weight = product.weight;
-  const std::byte* row[kOut];
-  const std::byte* scales[kOut];
-  for (int i = 0; i < kOut; ++i) {
-    row[i] = weight.data + (o + i) * row_bytes(weight);
-    scales[i] = kFormat == WeightFormat::mxfp4 ? weight.scales + (o + i) * (weight.in / kUnit) : nullptr;
-  }
+  const typename Reader::Shared shared(weight);
+  Reader reader[kOut];
+  for (int i = 0; i < kOut; ++i) reader[i].open(shared, weight, o + i);
   const typename K::Element* x[kRows];
   for (int r = 0; r < kRows; ++r) x[r] = packed_row<K>(product, r);
   Sums<K, kRows, kOut> sums;
@@ -95,20 +148,18 @@ HWY_NOINLINE void direct(const DenseProduct& product, int64_t o) {
   }
   const int64_t units = weight.in / kUnit;
   typename K::Vec w[K::kUnitVecs];
-  const auto next = reinterpret_cast<uintptr_t>(row[0]) + static_cast<uintptr_t>(kOut * row_bytes(weight));
-  const auto next_scales = reinterpret_cast<uintptr_t>(scales[0]) + static_cast<uintptr_t>(kOut * units);
+  const NextRows<K, Reader::kFormat, kRows, kOut> next(weight, o);
   for (int64_t unit = 0; unit < units; ++unit) {
-    prefetch_next<K, kFormat, kRows, kOut>(next, next_scales, units, unit);
+    next.prefetch(unit);
     for (int i = 0; i < kOut; ++i) {
-      K::template unit<kFormat>(row[i], scales[i], unit, w);
+      reader[i].unit(shared, unit, w);
       add_unit<K, kRows, kOut>(w, x, unit, i, sums);
     }
   }
-  if constexpr (kFormat != WeightFormat::mxfp4) {
+  if constexpr (Reader::kTails) {
     if (units * kUnit < weight.in) {
       for (int i = 0; i < kOut; ++i) {
-        const TailUnit tail(weight, row[i]);
-        K::template unit<kFormat>(tail.bytes, nullptr, 0, w);
+        reader[i].tail(shared, weight, units, w);
         add_unit<K, kRows, kOut>(w, x, units, i, sums);
       }
     }
@@ -120,11 +171,11 @@ HWY_NOINLINE void direct(const DenseProduct& product, int64_t o) {
   }
 }
 
-template <class K, WeightFormat kFormat, int kRows, int kOut>
+template <class K, class Reader, int kRows, int kOut>
 void direct_range(const DenseProduct& product, int64_t begin, int64_t end) {
   int64_t o = begin;
-  for (; o + kOut <= end; o += kOut) direct<K, kFormat, kRows, kOut>(product, o);
-  for (; o < end; ++o) direct<K, kFormat, kRows, 1>(product, o);
+  for (; o + kOut <= end; o += kOut) direct<K, Reader, kRows, kOut>(product, o);
+  for (; o < end; ++o) direct<K, Reader, kRows, 1>(product, o);
 }
 
 // Vector v of the sum of row r and output i of a panel.
@@ -189,22 +240,24 @@ void panel_rows(const typename K::Element* panel, int64_t outputs, const typenam
 }
 
 // Decodes columns [column, column + count) of outputs [begin, end) into a panel.
-template <class K, WeightFormat kFormat>
+template <class K, class Reader>
 HWY_NOINLINE void decode_panel(const WeightView& weight, int64_t begin, int64_t end, int64_t column, int64_t count,
                                std::byte* panel) {
+  static_assert(kPanelColumns<K> % (kReaderUnits * kUnit) == 0);
   typename K::Vec w[K::kUnitVecs];
+  const typename Reader::Shared shared(weight);
+  Reader reader;
   for (int64_t o = begin; o < end; ++o) {
-    const std::byte* row = weight.data + o * row_bytes(weight);
-    const std::byte* scales = kFormat == WeightFormat::mxfp4 ? weight.scales + o * (weight.in / kUnit) : nullptr;
+    reader.open(shared, weight, o);
     auto* to = reinterpret_cast<typename K::Element*>(panel + (o - begin) * kPanelStride);
     const int64_t first = column / kUnit;
-    for (int64_t unit = 0; unit < (count + kUnit - 1) / kUnit; ++unit, to += kUnit) {
-      if (kFormat != WeightFormat::mxfp4 && (first + unit + 1) * kUnit > weight.in) {
-        const TailUnit tail(weight, row);
-        K::template unit<kFormat>(tail.bytes, nullptr, 0, w);
-      } else {
-        K::template unit<kFormat>(row, scales, first + unit, w);
+    for (int64_t unit = first; unit < first + (count + kUnit - 1) / kUnit; ++unit, to += kUnit) {
+      bool whole = true;
+      if constexpr (Reader::kTails) {
+        whole = (unit + 1) * kUnit <= weight.in;
+        if (!whole) reader.tail(shared, weight, unit, w);
       }
+      if (whole) reader.unit(shared, unit, w);
       for (int v = 0; v < K::kUnitVecs; ++v) K::store(w[v], to + v * kVecElements<K>);
     }
   }
@@ -212,7 +265,7 @@ HWY_NOINLINE void decode_panel(const WeightView& weight, int64_t begin, int64_t 
 
 // Rows [row, row + rows) and outputs [begin, end), at most kPanelRows and kPanelOutputs: each block of columns is decoded once
 // for all rows.
-template <class K, WeightFormat kFormat>
+template <class K, class Reader>
 void panel_tile(const DenseProduct& product, int64_t begin, int64_t end, int64_t row, int64_t rows) {
   PanelScratch& scratch = panel_scratch();
   static_assert(kSumFloats<K> <= kMaxSumFloats);
@@ -224,7 +277,7 @@ void panel_tile(const DenseProduct& product, int64_t begin, int64_t end, int64_t
   const typename K::Element* x[kPanelRows];
   for (int64_t column = 0; column < weight.in; column += kPanelColumns<K>) {
     const int64_t count = std::min(kPanelColumns<K>, weight.in - column);
-    decode_panel<K, kFormat>(weight, begin, end, column, count, panel);
+    decode_panel<K, Reader>(weight, begin, end, column, count, panel);
     for (int64_t r = 0; r < rows; ++r) x[r] = packed_row<K>(product, row + r) + column;
     const int64_t vecs = (count + kUnit - 1) / kUnit * K::kUnitVecs;
     panel_rows<K>(reinterpret_cast<const typename K::Element*>(panel), outputs, x, rows, vecs, sums);
@@ -238,19 +291,19 @@ void panel_tile(const DenseProduct& product, int64_t begin, int64_t end, int64_t
   }
 }
 
-template <class K, WeightFormat kFormat>
+template <class K, class Reader>
 void dense_of(const DenseProduct& product, int64_t begin, int64_t end) {
   switch (product.rows) {
     case 0: return;
-    case 1: return direct_range<K, kFormat, 1, 4>(product, begin, end);
-    case 2: return direct_range<K, kFormat, 2, 4>(product, begin, end);
-    case 3: return direct_range<K, kFormat, 3, 2>(product, begin, end);
-    case kDirectRows: return direct_range<K, kFormat, kDirectRows, 2>(product, begin, end);
+    case 1: return direct_range<K, Reader, 1, 4>(product, begin, end);
+    case 2: return direct_range<K, Reader, 2, 4>(product, begin, end);
+    case 3: return direct_range<K, Reader, 3, 2>(product, begin, end);
+    case kDirectRows: return direct_range<K, Reader, kDirectRows, 2>(product, begin, end);
     default: break;
   }
   for (int64_t o = begin; o < end; o += kPanelOutputs) {
     for (int64_t row = 0; row < product.rows; row += kPanelRows) {
-      panel_tile<K, kFormat>(product, o, std::min(o + kPanelOutputs, end), row, std::min(kPanelRows, product.rows - row));
+      panel_tile<K, Reader>(product, o, std::min(o + kPanelOutputs, end), row, std::min(kPanelRows, product.rows - row));
     }
   }
 }

@@ -13,6 +13,12 @@ namespace weft::ops::cpu {
 // Highway's targets: float32 lanes.
 void pack_f32(const float* x, int64_t count, float* out);  // pads the last unit with zeros
 
+// FP8 blocks and MLX's affine codes, whose values are float32 values: they take no part in products of bf16 pairs.
+[[nodiscard]] inline bool is_quantized(WeightFormat format) {
+  return format == WeightFormat::fp8_block || format == WeightFormat::affine;
+}
+void dense_quantized(const DenseProduct& product, int64_t begin, int64_t end);
+
 // AVX512_BF16. Products flush subnormal bf16 values and subnormal results to zero, as the instruction does.
 [[nodiscard]] bool bf16_products();  // the machine has them, and AVX3 is a target in use
 [[nodiscard]] bool pack_bf16(const float* x, int64_t count, uint16_t* out);  // false: a value is no bf16 value
@@ -39,17 +45,10 @@ struct PanelScratch {
 };
 [[nodiscard]] PanelScratch& panel_scratch();
 
-// Bytes of one row of a weight.
-[[nodiscard]] inline int64_t row_bytes(const WeightView& weight) {
-  return weight.format == WeightFormat::f32    ? weight.in * 4
-         : weight.format == WeightFormat::bf16 ? weight.in * 2
-                                               : weight.in / 2;
-}
-
-// The last, incomplete unit of a row of bf16 or f32 weights, continued by zeros.
+// The last, incomplete unit of a row of f32, bf16 or FP8 weights, continued by zeros.
 struct TailUnit {
   TailUnit(const WeightView& weight, const std::byte* row) {
-    const int64_t size = weight.format == WeightFormat::f32 ? 4 : 2;
+    const int64_t size = weight.format == WeightFormat::f32 ? 4 : weight.format == WeightFormat::bf16 ? 2 : 1;
     const int64_t begin = weight.in / kUnit * kUnit;
     std::memcpy(bytes, row + begin * size, static_cast<size_t>((weight.in - begin) * size));
   }

@@ -3,6 +3,7 @@
 
 #include "ops/cpu/cpu.h"
 #include "ops/cpu/dense.h"
+#include "ops/mla_weights.h"
 #include "ops/split.h"
 
 namespace weft::ops::cpu {
@@ -23,7 +24,7 @@ void mla_project_value(Context& context, const MlaShape& shape, TensorView lat, 
         packed.pack(t, 0, shape.latent, lats + (t * shape.heads + head) * shape.latent);
         to[static_cast<size_t>(t)] = os + (t * shape.heads + head) * shape.value;
       }
-      const int64_t first = head * (shape.nope + shape.value) + shape.nope;
+      const int64_t first = value_row(shape, kv_b, head);
       dense_rows({.weight = kv_b.rows(first, first + shape.value),
                   .form = packed.form(),
                   .x = packed.rows(),

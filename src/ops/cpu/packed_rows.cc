@@ -7,7 +7,8 @@
 namespace weft::ops::cpu {
 
 RowForm row_form(WeightFormat format, bool bf16_values) {
-  return bf16_values && format != WeightFormat::f32 && bf16_products() ? RowForm::bf16 : RowForm::f32;
+  const bool narrow = format == WeightFormat::bf16 || format == WeightFormat::mxfp4;  // its values are bf16 values
+  return bf16_values && narrow && bf16_products() ? RowForm::bf16 : RowForm::f32;
 }
 
 void PackedRows::resize(RowForm form, int64_t rows, int64_t in) {

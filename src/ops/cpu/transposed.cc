@@ -125,7 +125,10 @@ void add_transposed_rows(const WeightView& matrix, int64_t size, const float* co
   switch (matrix.format) {
     case WeightFormat::f32: return HWY_DYNAMIC_DISPATCH(add_transposed_f32)(matrix, size, a, rows, y);
     case WeightFormat::bf16: return HWY_DYNAMIC_DISPATCH(add_transposed_bf16)(matrix, size, a, rows, y);
-    case WeightFormat::mxfp4: fail(ErrorKind::internal, "transposed product", "wanted an f32 or bf16 matrix, found mxfp4");
+    case WeightFormat::mxfp4:
+    case WeightFormat::fp8_block:
+    case WeightFormat::affine:
+      fail(ErrorKind::internal, "transposed product", "wanted an f32 or bf16 matrix, found a packed one");
   }
 }
 

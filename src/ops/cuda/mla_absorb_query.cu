@@ -1,5 +1,6 @@
 #include "ops/cuda/cuda.h"
 #include "ops/cuda/weight.cuh"
+#include "ops/mla_weights.h"
 
 namespace weft::ops::cuda {
 namespace {
@@ -12,8 +13,12 @@ __global__ void __launch_bounds__(kThreads) absorb_kernel(MlaShape shape, const 
   const int64_t item = static_cast<int64_t>(blockIdx.z) * shape.heads + head;
   const float* factors = q + item * (shape.nope + shape.rope);
   float sum = 0.0F;
-  for (int64_t i = 0; i < shape.nope; ++i) {
-    sum += factors[i] * weight_at(kv_b, head * (shape.nope + shape.value) + i, c);
+  if (alone_keys(shape, kv_b)) {
+    for (int64_t i = 0; i < shape.nope; ++i) sum += factors[i] * weight_at(kv_b, head * shape.latent + c, i);
+  } else {
+    for (int64_t i = 0; i < shape.nope; ++i) {
+      sum += factors[i] * weight_at(kv_b, head * (shape.nope + shape.value) + i, c);
+    }
   }
   ql[item * shape.latent + c] = sum;
 }

@@ -1,5 +1,6 @@
 #include "ops/cuda/cuda.h"
 #include "ops/cuda/weight.cuh"
+#include "ops/mla_weights.h"
 
 namespace weft::ops::cuda {
 namespace {
@@ -13,7 +14,7 @@ __global__ void __launch_bounds__(kThreads)
   if (output >= outputs) return;
   const int64_t row = blockIdx.y;
   const int64_t head = output / shape.value;
-  const int64_t weight_row = head * (shape.nope + shape.value) + shape.nope + output % shape.value;
+  const int64_t weight_row = value_row(shape, kv_b, head) + output % shape.value;
   float sum[1][1] = {};
   lane_dots<kFormat, kVector, 1, 1>(kv_b, weight_row, kv_b.out, lat + (row * shape.heads + head) * shape.latent, 0, 1, 0, 1,
                                     sum);

@@ -5,7 +5,7 @@
 
 namespace weft::ops::cuda {
 
-inline constexpr int kColumns = 8;  // columns of a row that a lane takes at a time: 16 bytes of bf16, 4 of MXFP4
+inline constexpr int kColumns = 8;  // columns of a row that a lane takes at a time: 16 bytes of bf16, 8 of FP8, 4 of MXFP4
 
 __device__ inline float e8m0(uint8_t code) {
   if (code == 255) return __uint_as_float(0x7fc00000U);
@@ -26,11 +26,44 @@ __device__ inline float half_bits(uint32_t bits) {
   return value;
 }
 
+// E4M3 is the upper half of a float16 but for the exponent's bias: the bits moved there are 2^-8 times the value, subnormals
+// included.
+__device__ inline float e4m3(uint32_t code) {
+  if ((code & 0x7fU) == 0x7fU) return __uint_as_float(0x7fc00000U);
+  return half_bits((code & 0x80U) << 8 | (code & 0x7fU) << 7) * 256.0F;
+}
+__device__ inline float scale_at(ScaleType type, const std::byte* scales, int64_t index) {
+  if (type == ScaleType::f32) return reinterpret_cast<const float*>(scales)[index];
+  if (type == ScaleType::bf16) return bf16_at(scales, index);
+  return half_bits(reinterpret_cast<const uint16_t*>(scales)[index]);
+}
+__device__ inline float block_scale(const WeightView& weight, int64_t row, int64_t column) {  // fp8_block
+  const std::byte* scales = weight.scales + (weight.block_row + row) / kScaleBlock * weight.scale_row_bytes();
+  return scale_at(weight.scale_type, scales, column / kScaleBlock);
+}
+// code * scale + bias with two roundings, as weight.h says: never a fused multiply-add.
+__device__ inline float affine(uint32_t code, float scale, float bias) {
+  return __fadd_rn(__fmul_rn(static_cast<float>(code), scale), bias);
+}
+
 // Element [row, column].
 __device__ inline float weight_at(const WeightView& weight, int64_t row, int64_t column) {
   const int64_t index = row * weight.in + column;
   if (weight.format == WeightFormat::f32) return reinterpret_cast<const float*>(weight.data)[index];
   if (weight.format == WeightFormat::bf16) return bf16_at(weight.data, index);
+  if (weight.format == WeightFormat::fp8_block) {
+    const float value = e4m3(static_cast<uint8_t>(weight.data[index]));
+    return __fmul_rn(value, block_scale(weight, row, column));
+  }
+  if (weight.format == WeightFormat::affine) {
+    const int64_t bit = index * weight.bits;  // rows are whole bytes
+    const auto shift = static_cast<uint32_t>(bit % 8);
+    uint32_t word = static_cast<uint8_t>(weight.data[bit / 8]);
+    if (shift + weight.bits > 8) word |= static_cast<uint32_t>(weight.data[bit / 8 + 1]) << 8;
+    const int64_t group = index / weight.group;
+    return affine(word >> shift & ((1U << weight.bits) - 1U), scale_at(weight.scale_type, weight.scales, group),
+                  scale_at(weight.scale_type, weight.biases, group));
+  }
   const auto pair = static_cast<uint32_t>(weight.data[index / 2]);
   const float value = half_bits(e2m1_pair((index % 2 == 0 ? pair : pair >> 4) & 15U)) * kE2m1Factor;
   return value * e8m0(static_cast<uint8_t>(weight.scales[index / 32]));
@@ -60,6 +93,31 @@ __device__ inline Columns load_columns(const WeightView& weight, int64_t row, in
     for (int j = 0; j < 4; ++j) {
       out.value[2 * j] = __uint_as_float(words[j] << 16);
       out.value[2 * j + 1] = __uint_as_float(words[j] & 0xffff0000U);
+    }
+  } else if constexpr (kFormat == WeightFormat::fp8_block) {
+    const uint2 codes = __ldcs(reinterpret_cast<const uint2*>(weight.data + index));
+    const float scale = block_scale(weight, row, column);
+    for (int j = 0; j < kColumns; ++j) {
+      out.value[j] = __fmul_rn(e4m3((j < 4 ? codes.x : codes.y) >> (j % 4 * 8) & 0xffU), scale);
+    }
+  } else if constexpr (kFormat == WeightFormat::affine) {
+    // Eight codes are `bits` bytes and begin at a byte.
+    const int64_t group = index / weight.group;
+    const float scale = scale_at(weight.scale_type, weight.scales, group);
+    const float bias = scale_at(weight.scale_type, weight.biases, group);
+    const std::byte* from = weight.data + index / kColumns * weight.bits;
+    uint64_t codes = 0;
+    if (weight.bits == 4) {
+      codes = __ldcs(reinterpret_cast<const uint32_t*>(from));
+    } else if (weight.bits == 8) {
+      const uint2 words = __ldcs(reinterpret_cast<const uint2*>(from));
+      codes = static_cast<uint64_t>(words.y) << 32 | words.x;
+    } else {
+      for (int i = 0; i < weight.bits; ++i) codes |= static_cast<uint64_t>(static_cast<uint8_t>(from[i])) << (8 * i);
+    }
+    const uint32_t mask = (1U << weight.bits) - 1U;
+    for (int j = 0; j < kColumns; ++j) {
+      out.value[j] = affine(static_cast<uint32_t>(codes >> (j * weight.bits)) & mask, scale, bias);
     }
   } else {
     const uint32_t codes = __ldcs(reinterpret_cast<const uint32_t*>(weight.data + index / 2));
@@ -137,6 +195,8 @@ void with_format(WeightFormat format, bool vector, const Body& body) {
     case WeightFormat::f32: return with_vector(std::integral_constant<WeightFormat, WeightFormat::f32>());
     case WeightFormat::bf16: return with_vector(std::integral_constant<WeightFormat, WeightFormat::bf16>());
     case WeightFormat::mxfp4: return with_vector(std::integral_constant<WeightFormat, WeightFormat::mxfp4>());
+    case WeightFormat::fp8_block: return with_vector(std::integral_constant<WeightFormat, WeightFormat::fp8_block>());
+    case WeightFormat::affine: return with_vector(std::integral_constant<WeightFormat, WeightFormat::affine>());
   }
 }
 

@@ -1,13 +1,38 @@
 #include <algorithm>
 #include <vector>
 
+#include "ops/mla_weights.h"
 #include "ops/reference/reference.h"
 #include "ops/split.h"
+#include "ops/sum.h"
 #include "ops/weight_decode.h"
 
 namespace weft::ops::reference {
 
+namespace {
+
+void absorb_alone(Context& context, const MlaShape& shape, TensorView q, const WeightView& keys, MutableTensorView ql) {
+  const int64_t rows = q.shape[0];
+  const int64_t outputs = shape.heads * shape.latent;
+  const float* qs = q.as<float>().data();
+  float* out = ql.as<float>().data();
+  context.pool->parallel_for(outputs, task_grain(context, outputs, (rows + 1) * shape.nope), [&](int64_t begin, int64_t end) {
+    thread_local std::vector<float> w;
+    w.resize(static_cast<size_t>(shape.nope));
+    for (int64_t output = begin; output < end; ++output) {
+      decode_row(keys, output, w.data());
+      const int64_t head = output / shape.latent;
+      for (int64_t t = 0; t < rows; ++t) {
+        out[t * outputs + output] = lane_dot(w.data(), qs + (t * shape.heads + head) * (shape.nope + shape.rope), shape.nope);
+      }
+    }
+  });
+}
+
+}  // namespace
+
 void mla_absorb_query(Context& context, const MlaShape& shape, TensorView q, const WeightView& kv_b, MutableTensorView ql) {
+  if (alone_keys(shape, kv_b)) return absorb_alone(context, shape, q, kv_b, ql);
   const int64_t rows = q.shape[0];
   const int64_t q_size = shape.nope + shape.rope;
   const float* qs = q.as<float>().data();

@@ -1,6 +1,7 @@
 #include <vector>
 
 #include "ops/math.h"
+#include "ops/mla_weights.h"
 #include "ops/reference/reference.h"
 #include "ops/split.h"
 #include "ops/sum.h"
@@ -19,7 +20,7 @@ void mla_project_value(Context& context, const MlaShape& shape, TensorView lat, 
     w.resize(static_cast<size_t>(shape.latent));
     for (int64_t output = begin; output < end; ++output) {
       const int64_t head = output / shape.value;
-      decode_row(kv_b, head * (shape.nope + shape.value) + shape.nope + output % shape.value, w.data());
+      decode_row(kv_b, value_row(shape, kv_b, head) + output % shape.value, w.data());
       for (int64_t t = 0; t < rows; ++t) {
         const float sum = lane_dot(w.data(), lats + (t * shape.heads + head) * shape.latent, shape.latent);
         os[t * outputs + output] = round_if(rounds, sum);

@@ -29,6 +29,26 @@ void for_shapes(CaseSet set, const Add& add) {
   add(MlaShape{13, 17, 3, 15, 33}, 5);
 }
 
+// The same with a stored kv_b: bf16 everywhere, every other form at a few shapes whose heads begin inside a block of rows.
+template <class Add>
+void for_weights(CaseSet set, const Add& add) {
+  for_shapes(set, [&](const MlaShape& shape, int64_t rows) { add(WeightForm(WeightFormat::bf16), shape, rows); });
+  if (set == CaseSet::k3) {
+    for (const WeightForm& form : {WeightForm::fp8(ScaleType::bf16), WeightForm::affine(4, 64)}) add(form, kK3Shape, 1);
+    return;
+  }
+  for (const WeightForm& form : all_forms()) {
+    if (form.format == WeightFormat::bf16) continue;
+    add(form, {3, 33, 4, 17, 384}, 1);
+    add(form, {5, 64, 0, 65, 128}, 5);
+    if (form.holds(300)) add(form, {3, 31, 4, 48, 300}, 3);
+  }
+}
+std::string name_of(const WeightForm& form, const MlaShape& shape, int64_t rows) {
+  const std::string format = form.format == WeightFormat::bf16 ? "" : to_string(form) + " ";
+  return fmt::format("{}{}, rows {}", format, name_of(shape), rows);
+}
+
 void add_append(SpecList& list, const MlaShape& shape, const std::vector<Part>& parts) {
   list.add(fmt::format("{}, {}", name_of(shape), name_of(parts)), [=](CaseBuilder& b) {
     const Cache cache(shape.latent + shape.rope, parts);
@@ -69,20 +89,36 @@ void add_attention(SpecList& list, const MlaShape& shape, const std::vector<Part
 
 std::vector<CaseSpec> mla_absorb_query_cases(CaseSet set) {
   SpecList list("mla_absorb_query");
-  for_shapes(set, [&](const MlaShape& shape, int64_t rows) {
-    list.add(fmt::format("{}, rows {}", name_of(shape), rows), [=](CaseBuilder& b) {
+  for_weights(set, [&](const WeightForm& form, const MlaShape& shape, int64_t rows) {
+    list.add(name_of(form, shape, rows), [=](CaseBuilder& b) {
       const size_t q = b.activation("q", {rows, shape.heads * (shape.nope + shape.rope)});
-      const StoredWeight kv_b = b.weight("kv_b", WeightFormat::bf16, shape.heads * (shape.nope + shape.value), shape.latent);
+      const StoredWeight kv_b = b.weight("kv_b", form, shape.heads * (shape.nope + shape.value), shape.latent);
       const double magnitude = 0.5 * kWeightSize * std::sqrt(static_cast<double>(shape.nope));
       const size_t ql =
           b.output("ql", {rows, shape.heads * shape.latent}, {of_sum(shape.nope), of_sum(shape.nope), 0, magnitude});
-      const int64_t weight_bytes = shape.heads * shape.nope * shape.latent * 2;
+      const int64_t weight_bytes = form.shape(shape.heads * shape.nope, shape.latent).bytes();
       return b.finish(
           2.0 * static_cast<double>(rows * shape.heads * shape.nope * shape.latent),
           [=](Context& context, Operands o) { mla_absorb_query(context, shape, o[q], kv_b.view(o), o[ql]); },
           weight_bytes + rows * shape.heads * (shape.nope + shape.latent) * 4);
     });
   });
+  if (set == CaseSet::awkward) {  // keys alone, transposed
+    for (const WeightForm& form : all_forms()) {
+      for (const MlaShape& shape : {MlaShape{3, 384, 4, 17, 33}, MlaShape{2, 128, 0, 5, 127}}) {
+        const int64_t rows = shape.heads == 3 ? 1 : 5;
+        list.add("keys alone " + to_string(form) + " " + name_of(shape), [=](CaseBuilder& b) {
+          const size_t q = b.activation("q", {rows, shape.heads * (shape.nope + shape.rope)});
+          const StoredWeight keys = b.weight("keys", form, shape.heads * shape.latent, shape.nope);
+          const double magnitude = 0.5 * kWeightSize * std::sqrt(static_cast<double>(shape.nope));
+          const size_t ql =
+              b.output("ql", {rows, shape.heads * shape.latent}, {of_sum(shape.nope), of_sum(shape.nope), 0, magnitude});
+          return b.finish(2.0 * static_cast<double>(rows * shape.heads * shape.nope * shape.latent),
+                          [=](Context& context, Operands o) { mla_absorb_query(context, shape, o[q], keys.view(o), o[ql]); });
+        });
+      }
+    }
+  }
   return std::move(list).take();
 }
 
@@ -114,20 +150,37 @@ std::vector<CaseSpec> mla_attention_cases(CaseSet set) {
 
 std::vector<CaseSpec> mla_project_value_cases(CaseSet set) {
   SpecList list("mla_project_value");
-  for_shapes(set, [&](const MlaShape& shape, int64_t rows) {
-    list.add(fmt::format("{}, rows {}", name_of(shape), rows), [=](CaseBuilder& b) {
+  for_weights(set, [&](const WeightForm& form, const MlaShape& shape, int64_t rows) {
+    list.add(name_of(form, shape, rows), [=](CaseBuilder& b) {
       const size_t lat = b.vector("lat", {rows, shape.heads * shape.latent}, -1.0, 1.0);
-      const StoredWeight kv_b = b.weight("kv_b", WeightFormat::bf16, shape.heads * (shape.nope + shape.value), shape.latent);
+      const StoredWeight kv_b = b.weight("kv_b", form, shape.heads * (shape.nope + shape.value), shape.latent);
       const double magnitude = 0.5 * kWeightSize * std::sqrt(static_cast<double>(shape.latent));
       const size_t y =
           b.output("o", {rows, shape.heads * shape.value}, {of_sum(shape.latent), of_sum(shape.latent), 1, magnitude});
-      const int64_t weight_bytes = shape.heads * shape.value * shape.latent * 2;
+      const int64_t weight_bytes = form.shape(shape.heads * shape.value, shape.latent).bytes();
       return b.finish(
           2.0 * static_cast<double>(rows * shape.heads * shape.value * shape.latent),
           [=](Context& context, Operands o) { mla_project_value(context, shape, o[lat], kv_b.view(o), o[y]); },
           weight_bytes + rows * shape.heads * (shape.value + shape.latent) * 4);
     });
   });
+  if (set == CaseSet::awkward) {  // values alone
+    for (const WeightForm& form : all_forms()) {
+      for (const MlaShape& shape : {MlaShape{3, 8, 4, 33, 384}, MlaShape{2, 5, 0, 127, 128}}) {
+        const int64_t rows = shape.heads == 3 ? 1 : 5;
+        list.add("values alone " + to_string(form) + " " + name_of(shape), [=](CaseBuilder& b) {
+          const size_t lat = b.vector("lat", {rows, shape.heads * shape.latent}, -1.0, 1.0);
+          const StoredWeight values = b.weight("values", form, shape.heads * shape.value, shape.latent);
+          const double magnitude = 0.5 * kWeightSize * std::sqrt(static_cast<double>(shape.latent));
+          const size_t y =
+              b.output("o", {rows, shape.heads * shape.value}, {of_sum(shape.latent), of_sum(shape.latent), 1, magnitude});
+          return b.finish(
+              2.0 * static_cast<double>(rows * shape.heads * shape.value * shape.latent),
+              [=](Context& context, Operands o) { mla_project_value(context, shape, o[lat], values.view(o), o[y]); });
+        });
+      }
+    }
+  }
   return std::move(list).take();
 }
 

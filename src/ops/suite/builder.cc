@@ -28,17 +28,12 @@ void fill(Random& random, Tensor& bytes, uint64_t keep, uint64_t set) {
 
 }  // namespace
 
-std::string_view to_string(WeightFormat format) {
-  switch (format) {
-    case WeightFormat::f32: return "f32";
-    case WeightFormat::bf16: return "bf16";
-    case WeightFormat::mxfp4: return "mxfp4";
-  }
-  return "";
-}
-
 WeightView StoredWeight::view(Operands operands) const {
-  return {format, out, in, operands[data].data, format == WeightFormat::mxfp4 ? operands[scales].data : nullptr};
+  WeightView view = shape;
+  view.data = operands[data].data;
+  if (shape.scale_bytes() > 0) view.scales = operands[scales].data;
+  if (shape.bias_bytes() > 0) view.biases = operands[biases].data;
+  return view;
 }
 
 CaseBuilder::CaseBuilder(Profile profile, std::string_view op, std::string_view sizes)
@@ -67,23 +62,27 @@ size_t CaseBuilder::ids(std::string name, const Shape& shape, const std::functio
   return input(std::move(name), std::move(tensor));
 }
 
-// Magnitudes in [2^-5, 2^-3) with a random sign; MXFP4: E2M1 values times 2^-7 to 2^-4.
-StoredWeight CaseBuilder::weight(const std::string& name, WeightFormat format, int64_t out, int64_t in) {
+// Magnitudes in [2^-5, 2^-3) with a random sign; MXFP4: E2M1 values times 2^-7 to 2^-4; quantized: see fill_quantized.
+StoredWeight CaseBuilder::weight(const std::string& name, const WeightForm& form, int64_t out, int64_t in) {
   static_assert(std::endian::native == std::endian::little);  // as the stored formats are
-  StoredWeight weight{format, out, in, 0, 0};
-  const int64_t bits = format == WeightFormat::f32 ? 32 : format == WeightFormat::bf16 ? 16 : 4;
-  Tensor data = Tensor::uninitialized(DType::u8, {out * in * bits / 8});
-  switch (format) {
+  StoredWeight weight{form.shape(out, in)};
+  const WeightView& shape = weight.shape;
+  Tensor data = Tensor::uninitialized(DType::u8, {shape.data_bytes()});
+  Tensor scales = Tensor::uninitialized(DType::u8, {shape.scale_bytes()});
+  Tensor biases = Tensor::uninitialized(DType::u8, {shape.bias_bytes()});
+  switch (form.format) {
     case WeightFormat::f32: fill(random_, data, 0x80ffffff80ffffffULL, 0x3d0000003d000000ULL); break;
     case WeightFormat::bf16: fill(random_, data, 0x80ff80ff80ff80ffULL, 0x3d003d003d003d00ULL); break;
-    case WeightFormat::mxfp4: fill(random_, data, ~uint64_t{0}, 0); break;
+    case WeightFormat::mxfp4:
+      fill(random_, data, ~uint64_t{0}, 0);
+      fill(random_, scales, 0x0303030303030303ULL, 0x7878787878787878ULL);
+      break;
+    case WeightFormat::fp8_block:
+    case WeightFormat::affine: fill_quantized(random_, shape, data.data(), scales.data(), biases.data()); break;
   }
   weight.data = add(name, Role::weight, std::move(data));
-  if (format == WeightFormat::mxfp4) {
-    Tensor scales = Tensor::uninitialized(DType::u8, {out * in / kMxGroup});
-    fill(random_, scales, 0x0303030303030303ULL, 0x7878787878787878ULL);
-    weight.scales = add(name + " scales", Role::weight, std::move(scales));
-  }
+  if (shape.scale_bytes() > 0) weight.scales = add(name + " scales", Role::weight, std::move(scales));
+  if (shape.bias_bytes() > 0) weight.biases = add(name + " biases", Role::weight, std::move(biases));
   return weight;
 }
 

@@ -14,6 +14,7 @@
 #include "ops/ops.h"
 #include "ops/suite/random.h"
 #include "ops/suite/suite.h"
+#include "ops/suite/weight_form.h"
 
 namespace weft::ops::suite {
 
@@ -25,17 +26,14 @@ inline constexpr double kPerElement = 1e-6;  // functions of one element: a few 
 
 // A stored weight among the operands: which ones, and its shape.
 struct StoredWeight {
-  WeightFormat format = WeightFormat::bf16;
-  int64_t out = 0;
-  int64_t in = 0;
+  WeightView shape;  // without memory
   size_t data = 0;
-  size_t scales = 0;  // mxfp4 only
+  size_t scales = 0;  // mxfp4, fp8_block, affine
+  size_t biases = 0;  // affine
 
   [[nodiscard]] WeightView view(Operands operands) const;
 };
 inline constexpr double kWeightSize = 0.08;  // root of the mean square of all stored weights, about
-
-[[nodiscard]] std::string_view to_string(WeightFormat format);
 
 // Adds tensors in the order of the operands; each function returns the operand's index.
 class CaseBuilder {
@@ -49,7 +47,7 @@ class CaseBuilder {
   size_t activation(std::string name, const Shape& shape, double range = 1.0);
   size_t input(std::string name, Tensor values) { return add(std::move(name), Role::input, std::move(values)); }
   size_t ids(std::string name, const Shape& shape, const std::function<int32_t(size_t)>& value);
-  StoredWeight weight(const std::string& name, WeightFormat format, int64_t out, int64_t in);
+  StoredWeight weight(const std::string& name, const WeightForm& form, int64_t out, int64_t in);
   // Read and written, values in [-1, 1].
   size_t state(std::string name, const Shape& shape, const Tolerance& tolerance);
   size_t output(std::string name, const Shape& shape, const Tolerance& tolerance, DType dtype = DType::f32);
