@@ -67,10 +67,10 @@ HWY_INLINE void add_unit(const typename K::Vec* w, const typename K::Element* co
 }
 
 // Asks for lines of the outputs behind these kOut, a share with each unit: packed rows are short (1.8 KiB at K3's sizes), so
-// that the processor's own prefetching starts late for each. MXFP4 and affine codes go to L1, where two blocks of rows fit, bf16
-// and FP8 to L2; rows of float32 are long enough. One row of MXFP4, decoded about as fast as memory is read, waits the least if
-// the block behind the next is on its way to L2. Addresses may lie beyond the weight, which a prefetch ignores: they are
-// numbers, not pointers.
+// that the processor's own prefetching starts late for each. MXFP4 and affine codes go to L1, where two blocks of rows fit,
+// bf16 and FP8 to L2; rows of float32 are long enough. One row of MXFP4, decoded about as fast as memory is read, waits the
+// least if the block behind the next is on its way to L2. Addresses may lie beyond the weight, which a prefetch ignores: they
+// are numbers, not pointers.
 template <class K, WeightFormat kFormat, int kRows, int kOut>
 struct NextRows {
   static constexpr int64_t kLine = LineBuffer::kLine;
