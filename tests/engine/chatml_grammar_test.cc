@@ -69,7 +69,6 @@ TEST(ChatmlGrammar, ASchemaHoldsTheAnswerAndNothingElse) {
 
 TEST(ChatmlGrammar, CallsOfTheModelsChoice) {
   for (const ParserStart start : {ParserStart::start, ParserStart::response}) {
-    const Matcher matcher = matcher_of(kTools, start);
     EXPECT_TRUE(follows(matcher_of(kTools, start), "Hello {\"<|im_end|>"));
     EXPECT_TRUE(follows(matcher_of(kTools, start), "I look.\n" + kCall + "<|im_end|>"));
     EXPECT_TRUE(follows(matcher_of(kTools, start), kCall + "\n" + kOther + "\n" + kCall + "<|im_end|>"));
@@ -157,7 +156,9 @@ TEST(ChatmlGrammar, EndsInTimeAtEveryTokenLimit) {
           SCOPED_TRACE(tokenizer().decode(drawn.ids, ControlText::all));
           EXPECT_EQ(drawn.complete, budget >= whole);
           EXPECT_TRUE(!drawn.answer.content.empty() || !drawn.answer.tool_calls.empty());
-          if (!drawn.answer.content.empty()) EXPECT_NO_THROW((void)parse_json_value(drawn.answer.content, "content"));
+          if (!drawn.answer.content.empty()) {
+            EXPECT_NO_THROW((void)parse_json_value(drawn.answer.content, "content"));
+          }
           for (const ToolCall& call : drawn.answer.tool_calls)
             EXPECT_NO_THROW((void)parse_json_value(call.arguments, "arguments"));
         }
