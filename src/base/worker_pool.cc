@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <limits>
 #include <mutex>
 #include <optional>
 #include <span>
@@ -16,39 +17,78 @@ namespace {
 
 constexpr int kSpins = 1000;  // of about 40 cycles: some ten microseconds, about what a wake-up takes
 
-// The tasks of one thread: neighbours, so that what it reads ahead of one task is read in the next.
-struct alignas(64) Share {
-  std::atomic<int64_t> next{0};
-  int64_t end = 0;
+// What is left of one thread's part, in units: neighbours, so that what the thread reads ahead of one range is read in the
+// next. Its owner takes from the front, others from the back.
+class alignas(64) Share {
+ public:
+  void fill(uint32_t next, uint32_t end) { left_.store(packed(next, end), std::memory_order_relaxed); }
+  void clear() { fill(0, 0); }
+
+  // Half of what is left, at most `most` units; false if nothing is.
+  bool take(uint32_t most, uint32_t* begin, uint32_t* end) {
+    uint64_t left = left_.load(std::memory_order_relaxed);
+    while (count(left) != 0) {
+      *begin = next_of(left);
+      *end = *begin + std::min(most, half(left));
+      if (left_.compare_exchange_weak(left, packed(*end, end_of(left)), std::memory_order_relaxed)) return true;
+    }
+    return false;
+  }
+
+  // Moves the last half of what is left into `to`, which is empty; false if nothing is.
+  bool give(Share& to) {
+    uint64_t left = left_.load(std::memory_order_relaxed);
+    while (count(left) != 0) {
+      const uint32_t rest = end_of(left) - half(left);
+      if (!left_.compare_exchange_weak(left, packed(next_of(left), rest), std::memory_order_relaxed)) continue;
+      to.fill(rest, end_of(left));
+      return true;
+    }
+    return false;
+  }
+
+ private:
+  static uint64_t packed(uint32_t next, uint32_t end) { return uint64_t{end} << 32U | next; }
+  static uint32_t next_of(uint64_t left) { return static_cast<uint32_t>(left); }
+  static uint32_t end_of(uint64_t left) { return static_cast<uint32_t>(left >> 32U); }
+  static uint32_t count(uint64_t left) { return end_of(left) - next_of(left); }
+  static uint32_t half(uint64_t left) { return (count(left) + 1) / 2; }
+
+  std::atomic<uint64_t> left_{0};
 };
 
-// One parallel_for call. Threads take the tasks of their own share in order, then what others have left.
+// One parallel_for call. Threads take what their own share has, then halves of what others have left.
 struct Job {
   int64_t count = 0;
-  int64_t grain = 1;
+  int64_t unit = 1;   // items
+  uint32_t most = 1;  // units of a range
   const std::function<void(int64_t, int64_t)>* body = nullptr;
   std::span<Share> shares;
   std::mutex mutex;
   std::optional<Failure> failure;  // guarded by mutex
 
   void work(size_t own) {
-    for (size_t i = 0; i < shares.size(); ++i) {
-      Share& share = shares[(own + i) % shares.size()];
-      while (share.next.load(std::memory_order_relaxed) < share.end) {
-        const int64_t task = share.next.fetch_add(1, std::memory_order_relaxed);
-        if (task < share.end) run(task);
-      }
-    }
+    uint32_t begin = 0;
+    uint32_t end = 0;
+    do {
+      while (shares[own].take(most, &begin, &end)) run(begin, end);
+    } while (find_more(own));
   }
 
  private:
-  void run(int64_t task) {
-    const int64_t begin = task * grain;
-    const std::optional<Failure> thrown = guard([&] { (*body)(begin, std::min(begin + grain, count)); });
+  bool find_more(size_t own) {
+    for (size_t i = 1; i < shares.size(); ++i) {
+      if (shares[(own + i) % shares.size()].give(shares[own])) return true;
+    }
+    return false;
+  }
+
+  void run(uint32_t begin, uint32_t end) {
+    const std::optional<Failure> thrown = guard([&] { (*body)(begin* unit, std::min(end * unit, count)); });
     if (!thrown) return;
     const std::lock_guard lock(mutex);
     if (!failure) failure = thrown;
-    for (Share& share : shares) share.next.store(share.end, std::memory_order_relaxed);
+    for (Share& share : shares) share.clear();
   }
 };
 
@@ -111,12 +151,11 @@ struct WorkerPool::Impl {
   }
 
   void run(Job& current) {
-    const int64_t tasks = (current.count + current.grain - 1) / current.grain;
+    const int64_t units = (current.count + current.unit - 1) / current.unit;
     const auto threads = static_cast<int64_t>(shares.size());
     for (int64_t t = 0; t < threads; ++t) {
-      Share& share = shares[static_cast<size_t>(t)];
-      share.next.store(tasks * t / threads, std::memory_order_relaxed);
-      share.end = tasks * (t + 1) / threads;
+      shares[static_cast<size_t>(t)].fill(static_cast<uint32_t>(units * t / threads),
+                                          static_cast<uint32_t>(units * (t + 1) / threads));
     }
     current.shares = shares;
     job.store(&current);
@@ -147,15 +186,25 @@ WorkerPool::~WorkerPool() { impl_->stop(); }
 int WorkerPool::threads() const { return static_cast<int>(impl_->workers.size()) + 1; }
 
 void WorkerPool::parallel_for(int64_t count, int64_t grain, const std::function<void(int64_t, int64_t)>& body) {
+  parallel_for(count, {.most = grain, .unit = grain}, body);
+}
+
+void WorkerPool::parallel_for(int64_t count, TaskSizes sizes, const std::function<void(int64_t, int64_t)>& body) {
   if (count <= 0) return;
-  grain = std::max<int64_t>(grain, 1);
-  if (impl_->workers.empty() || count <= grain) {
-    for (int64_t begin = 0; begin < count; begin += grain) body(begin, std::min(begin + grain, count));
+  const int64_t unit = std::max<int64_t>(sizes.unit, 1);
+  const int64_t units = std::max<int64_t>(sizes.most / unit, 1);  // of a range
+  const int64_t most = units * unit;
+  if (impl_->workers.empty() || count <= most) {
+    for (int64_t begin = 0; begin < count; begin += most) body(begin, std::min(begin + most, count));
     return;
   }
+  constexpr int64_t kMostUnits = std::numeric_limits<uint32_t>::max();
+  if (count / unit >= kMostUnits)
+    fail(ErrorKind::internal, "worker pool", "wanted fewer than {} units of work, found {}", kMostUnits, count / unit);
   Job job;
   job.count = count;
-  job.grain = grain;
+  job.unit = unit;
+  job.most = static_cast<uint32_t>(units);
   job.body = &body;
   impl_->run(job);
   if (job.failure) job.failure->raise();

@@ -20,8 +20,9 @@ namespace weft::ops {
 
 // The same for outputs of a dense product of `cost` multiply-adds each: whole tiles of 16 outputs. Vector units do about 16 at
 // a time; one row reads its weight from memory, which brings enough for 2 (bf16) to 9 (MXFP4).
-[[nodiscard]] inline int64_t dense_grain(const Context& context, int64_t outputs, int64_t cost) {
-  return (task_grain(context, outputs, cost / 4) + 15) / 16 * 16;
+[[nodiscard]] inline TaskSizes dense_tasks(const Context& context, int64_t outputs, int64_t cost) {
+  constexpr int64_t kTile = 16;
+  return {.most = (task_grain(context, outputs, cost / 4) + kTile - 1) / kTile * kTile, .unit = kTile};
 }
 
 }  // namespace weft::ops

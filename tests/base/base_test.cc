@@ -89,6 +89,25 @@ TEST_P(WorkerPoolSizes, CoversEveryItemOnce) {
   }
 }
 
+TEST_P(WorkerPoolSizes, RangesAreWholeUnits) {
+  WorkerPool pool(GetParam());
+  const std::vector<TaskSizes> all = {
+      {.most = 12, .unit = 4}, {.most = 14, .unit = 4}, {.most = 3, .unit = 4}, {.most = 96, .unit = 16}};
+  for (const TaskSizes sizes : all) {
+    const int64_t most = std::max(sizes.most / sizes.unit, int64_t{1}) * sizes.unit;
+    for (const int64_t count : {1, 3, 4, 5, 12, 13, 191, 192, 193, 1001}) {
+      std::vector<std::atomic<int>> seen(static_cast<size_t>(count));
+      std::atomic<int> wrong{0};
+      pool.parallel_for(count, sizes, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) ++seen[static_cast<size_t>(i)];
+        if (begin % sizes.unit != 0 || (end % sizes.unit != 0 && end != count) || end - begin > most) ++wrong;
+      });
+      for (const auto& times : seen) EXPECT_EQ(times.load(), 1);
+      EXPECT_EQ(wrong.load(), 0) << sizes.most << " " << sizes.unit << " " << count;
+    }
+  }
+}
+
 TEST_P(WorkerPoolSizes, RethrowsAndStaysUsable) {
   WorkerPool pool(GetParam());
   EXPECT_THROW(pool.parallel_for(100, 1,
@@ -119,6 +138,33 @@ TEST(WorkerPool, OthersTakeWhatABusyThreadHasLeft) {
       seen = others;
     });
     EXPECT_EQ(seen, 11) << "task " << busy;
+  }
+}
+
+// What threads wait for at the end is short: one range ends only when the others have taken all else, and the last ones of
+// these are of one unit.
+TEST(WorkerPool, RangesBecomeShorterTowardsTheEnd) {
+  constexpr int64_t kCount = 1024;
+  constexpr TaskSizes kSizes{.most = 512, .unit = 4};
+  WorkerPool pool(2);
+  for (const int64_t busy : {0, 512}) {  // the beginning of each share
+    std::atomic<int64_t> others{0};
+    std::atomic<int64_t> shortest{kCount};
+    int64_t seen = 0;  // all but the busy range, unless the thread waited in vain
+    int64_t rest = 0;
+    pool.parallel_for(kCount, kSizes, [&](int64_t begin, int64_t end) {
+      if (begin != busy) {
+        shortest = std::min(shortest.load(), end - begin);
+        others += end - begin;
+        return;
+      }
+      rest = kCount - (end - begin);
+      const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+      while (others != rest && std::chrono::steady_clock::now() < until) std::this_thread::yield();
+      seen = others;
+    });
+    EXPECT_EQ(seen, rest) << "range " << busy;
+    EXPECT_EQ(shortest, kSizes.unit) << "range " << busy;
   }
 }
 

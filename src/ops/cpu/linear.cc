@@ -30,7 +30,7 @@ void linear(Context& context, TensorView x, const WeightView& weight, MutableTen
                                .rows = rows,
                                .y = outputs.data(),
                                .rounds = context.rounds() && !keep_f32};
-    context.pool->parallel_for(weight.out, dense_grain(context, weight.out, rows * in),
+    context.pool->parallel_for(weight.out, dense_tasks(context, weight.out, rows * in),
                                [&](int64_t begin, int64_t end) { dense_rows(product, begin, end); });
   }
 }
