@@ -27,7 +27,8 @@ void XtmlCloser::add(TokenId id) {
     name_.clear();
     return;
   }
-  if (tokenizer_.is_control(id) && id != markers_.sep) return;
+  const bool is_text = id >= 0 && id < tokenizer_.rank_count();
+  if (!is_text && id != markers_.sep) return;
   if (header_ == Header::none) return;
   if (id != markers_.sep) {
     name_ += tokenizer_.token_bytes(id);

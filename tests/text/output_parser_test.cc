@@ -198,6 +198,18 @@ TEST(OutputParser, CountsWhatDidNotGoByTheBook) {
 }
 
 // Whatever a value nests, the arguments are JSON that a reader takes.
+TEST(OutputParser, ForeignIdsInsideATagAreDropped) {
+  OutputParser parser = xtml_parser(mini(), {.start = ParserStart::think});
+  parser.feed_token(mini().control_id("<|open|>"));
+  for (const TokenId id : {-1, mini().vocab_size(), mini().control_id("<|media_pad|>")}) parser.feed_token(id);
+  for (const TokenId id : mini().encode("response")) parser.feed_token(id);
+  parser.feed_token(mini().control_id("<|sep|>"));
+  EXPECT_TRUE(parser.in_content());
+  EXPECT_EQ(parser.counters().stray_markers, 3);
+  EXPECT_EQ(mini().decode(parser.closers(), ControlText::all),
+            "<|close|>response<|sep|><|close|>think<|sep|><|close|>message<|sep|><|end_of_msg|>");
+}
+
 TEST(OutputParser, ArgumentsNestNoDeeperThanAReaderTakes) {
   for (const auto& [depth, kept] : {std::pair(kMaxJsonDepth - 1, true), std::pair(kMaxJsonDepth, false)}) {
     const auto levels = static_cast<size_t>(depth);
