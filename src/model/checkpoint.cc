@@ -75,10 +75,24 @@ struct Checkpoint::Impl {
         mlx(is_mlx()),
         params(mlx ? config.mlx_params([this](std::string_view name) { return stores(name); }) : config.params()),
         maps(inventory.files().size()) {
+    refuse_unknown_method();
     index_params();
     claim_tensors(options);
     check_quantization();
     write_notes();
+  }
+
+  // Before the tensors are looked at: those of another method have names of their own.
+  void refuse_unknown_method() const {
+    const Json& rules = config.quantization;
+    if (!rules.is_object() || !rules.contains("quant_method")) return;
+    const Json& method = rules.at("quant_method");
+    if (method == Json("compressed-tensors") || method == Json("fp8")) return;
+    fail(ErrorKind::unsupported, (dir / "config.json").string(),
+         "quantization_config.quant_method: wanted \"compressed-tensors\" (MXFP4), \"fp8\" (blocks of 128x128) or a conversion "
+         "of MLX, "
+         "found {}",
+         method.dump());
   }
 
   // Where a canonical name belongs.
@@ -113,12 +127,14 @@ struct Checkpoint::Impl {
   // convolutions [P, Kc, 1].
   [[nodiscard]] bool is_mlx() const {
     for (TensorId id = 0; id < inventory.size(); ++id) {
-      const std::string_view name = inventory.name(id);
-      if (name.ends_with(".scales") || name.find(".switch_mlp.") != std::string_view::npos) return true;
+      const std::string name = config.canonical_name(inventory.name(id));
+      const std::optional<int64_t> layer = layer_number(name);
+      if (config.is_vision(name) || config.is_mtp(name) || (layer && *layer >= config.layer_count)) continue;
+      if (!layer && name != "lm_head.scales" && name != "model.embed_tokens.scales") continue;
+      if (name.ends_with(".scales") || name.find(".switch_mlp.") != std::string::npos) return true;
       const Shape& shape = inventory.shape(id);
       const bool convolution = name.ends_with("conv1d.weight") || name.ends_with(".conv.weight");
-      if (convolution && shape.rank() == 3 && shape[1] > 1 && shape[2] == 1 && !config.is_vision(config.canonical_name(name)))
-        return true;
+      if (convolution && shape.rank() == 3 && shape[1] > 1 && shape[2] == 1) return true;
     }
     return false;
   }
@@ -175,7 +191,7 @@ struct Checkpoint::Impl {
         ++higher_tensors;
       } else if (name.ends_with(".rotary_emb.inv_freq")) {
         ++rotary_tensors;
-      } else if (config.tie_word_embeddings && name == "lm_head.weight") {
+      } else if (config.tie_word_embeddings && split(name).first == "lm_head.weight") {
         ++tied_heads;
       } else {
         if (const std::optional<Place> place = locate(name)) {

@@ -11,6 +11,7 @@
 namespace weft {
 namespace {
 
+constexpr int64_t kMostStateBytes = 1LL << 60;  // of a stage
 constexpr std::string_view kPlace = "plan";
 constexpr int64_t kExactBelow = 1LL << 30;  // weight bytes under which the default profile is exact
 constexpr double kImbalanceWarning = 1.5;   // distributed.md 3.6
@@ -77,7 +78,12 @@ class Pricer {
       stage.read_per_token += model_.head + (model_.tied ? model_.embedding : 0);
     }
     stage.experts_kept = stage.experts;
-    stage.state = options_.sequences * (stage.state_fixed + options_.tokens.value * stage.state_per_token);
+    const __int128 state = static_cast<__int128>(options_.sequences) *
+                           (stage.state_fixed + static_cast<__int128>(options_.tokens.value) * stage.state_per_token);
+    if (state > kMostStateBytes)
+      fail(ErrorKind::bad_input, kPlace, "wanted sequences and tokens whose state has at most {} bytes, found {} of {}",
+           with_commas(kMostStateBytes), options_.sequences, options_.tokens);
+    stage.state = static_cast<int64_t>(state);
     const int64_t in = planes_at(range.begin.value);
     const int64_t out = last ? 0 : planes_at(range.end.value);
     if (!last) {

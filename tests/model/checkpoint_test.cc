@@ -108,6 +108,17 @@ TEST(Checkpoint, FixturesLoad) {
   EXPECT_EQ(expert.w2.in, 48);
 }
 
+// The method is named before tensors of its own names are.
+TEST(Checkpoint, MethodsOfOtherProgramsAreRefusedByName) {
+  const testing_support::TemporaryFolder dir;
+  fs::copy(fixture("tiny-qwen3-next-8l"), dir.path() / "model", fs::copy_options::recursive);
+  Json config = read_json_file(dir.path() / "model/config.json");
+  config["quantization_config"] = {{"quant_method", "gptq"}, {"bits", 4}};
+  write_file_atomic(dir.path() / "model/config.json", config.dump());
+  EXPECT_THAT(load_refusal(dir.path() / "model"),
+              HasSubstr("quantization_config.quant_method: wanted \"compressed-tensors\" (MXFP4), \"fp8\""));
+}
+
 TEST(Checkpoint, BrokenFixtures) {
   const Json expected = read_json_file(fixture("bad") / "expect.json");
   EXPECT_EQ(expected.size(), 15U);

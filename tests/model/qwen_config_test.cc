@@ -140,6 +140,10 @@ TEST(QwenConfig, TheWrapperOfQwen35) {
   EXPECT_EQ(c.canonical_name("language_model.lm_head.weight"), "lm_head.weight");
   EXPECT_EQ(c.canonical_name("lm_head.weight"), "lm_head.weight");
   EXPECT_TRUE(c.is_vision("model.visual.blocks.0.attn.qkv.weight"));
+  EXPECT_TRUE(c.is_mtp(c.canonical_name("model.language_model.mtp.fc.weight")));
+  Json flat_type = wrapped();
+  flat_type["model_type"] = "qwen3_5_moe_text";
+  EXPECT_THAT(refusal(flat_type), HasSubstr("without _text, beside text_config, found \"qwen3_5_moe_text\""));
   Json other = wrapped();
   other["text_config"]["model_type"] = "qwen3_next";
   EXPECT_THAT(refusal(other), HasSubstr("text_config.model_type: wanted \"qwen3_5_moe_text\", found \"qwen3_next\""));
@@ -173,7 +177,22 @@ TEST(QwenConfig, RefusalsNameKeyAndValue) {
     return refusal(json);
   };
   EXPECT_THAT(after([](Json& j) { j["rope_scaling"] = {{"rope_type", "yarn"}, {"factor", 4.0}}; }),
-              HasSubstr("rope_scaling: wanted null (scaled rotation is not supported)"));
+              HasSubstr("rope_scaling.rope_type: wanted \"default\" (scaled rotation is not supported), found \"yarn\""));
+  // In a newer file too, in the older spelling of the type, and by a factor alone: none may run unscaled.
+  for (const Json& scaling : {Json{{"rope_type", "yarn"}, {"factor", 4.0}}, Json{{"type", "yarn"}}, Json{{"factor", 4.0}}}) {
+    Json json = newer();
+    json["rope_scaling"] = scaling;
+    EXPECT_THAT(refusal(json), HasSubstr("scaled rotation is not supported")) << scaling.dump();
+    json = newer();
+    json["rope_parameters"].erase("rope_type");
+    json["rope_parameters"].update(scaling);
+    EXPECT_THAT(refusal(json), HasSubstr("scaled rotation is not supported")) << scaling.dump();
+  }
+  EXPECT_EQ(after([](Json& j) { j["rope_scaling"] = {{"rope_type", "default"}}; }), "");
+  Json contradicting = newer();
+  contradicting["rope_theta"] = 5000000;
+  EXPECT_THAT(refusal(contradicting), HasSubstr("rope_theta: wanted the value of rope_parameters, 10000000, found 5000000"));
+  EXPECT_THAT(after([](Json& j) { j["use_sliding_window"] = true; }), HasSubstr("use_sliding_window: wanted false"));
   EXPECT_THAT(after([](Json& j) { j["attention_bias"] = true; }), HasSubstr("attention_bias: wanted false"));
   EXPECT_THAT(after([](Json& j) { j["attn_output_gate"] = false; }), HasSubstr("attn_output_gate: wanted true"));
   EXPECT_THAT(after([](Json& j) { j["layer_scale"] = true; }), HasSubstr("layer_scale: wanted null or false"));

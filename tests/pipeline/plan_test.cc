@@ -52,6 +52,15 @@ std::vector<std::pair<int64_t, int64_t>> inclusive(const Plan& plan) {
   return ranges;
 }
 
+TEST(Plan, StateBeyondAllMemoryIsRefused) {
+  PlanOptions options;
+  options.stages = 1;
+  options.sequences = 1 << 20;
+  options.tokens = TokenCount(1LL << 40);
+  EXPECT_THAT(refusal([&] { (void)make_plan(published(), options); }, ErrorKind::bad_input),
+              HasSubstr("wanted sequences and tokens whose state has at most"));
+}
+
 // Ruling R2.
 TEST(Plan, ThreeNodesOf512) {
   const PlanModel model = published();

@@ -57,24 +57,40 @@ void read_delta(const Section& text, QwenConfig& config) {
   }
 }
 
+// Refuses a scaled rotation under `key`, in the spellings of both generations: rope_type or type, or a factor without either.
+void refuse_scaling(const Section& section, std::string_view key) {
+  if (!section.states(key)) return;
+  const Section rope = section.section(key);
+  for (const std::string_view type : {"rope_type", "type"}) {
+    if (rope.states(type) && rope.text(type, "\"default\"") != kPlainRope)
+      rope.refuse(type, "\"default\" (scaled rotation is not supported)", ErrorKind::unsupported);
+  }
+  for (const std::string_view factor : {"factor", "attention_factor"}) {
+    if (rope.states(factor)) rope.refuse(factor, "none (scaled rotation is not supported)", ErrorKind::unsupported);
+  }
+}
+
+// A value that files of newer libraries state at both levels.
+float read_rope_value(const Section& text, bool parameters, std::string_view key) {
+  if (!parameters) return text.positive(key);
+  const Section rope = text.section("rope_parameters");
+  if (!rope.has(key)) return text.positive(key);
+  const float value = rope.positive(key);
+  if (text.states(key) && text.positive(key) != value) text.refuse(key, fmt::format("the value of rope_parameters, {}", value));
+  return value;
+}
+
 void read_rope(const Section& text, QwenConfig& config) {
+  refuse_scaling(text, "rope_scaling");
+  refuse_scaling(text, "rope_parameters");
   const bool parameters = text.states("rope_parameters");
-  const Section rope = parameters ? text.section("rope_parameters") : text;
-  config.rope_theta = rope.positive("rope_theta");
-  // Files of newer libraries state the factor at both levels.
-  const Section& of_factor = rope.has("partial_rotary_factor") ? rope : text;
-  const float factor = of_factor.positive("partial_rotary_factor");
-  if (parameters && text.states("partial_rotary_factor") && text.positive("partial_rotary_factor") != factor)
-    text.refuse("partial_rotary_factor", fmt::format("the value of rope_parameters, {}", factor));
-  const double channels = static_cast<double>(config.attention.size) * static_cast<double>(factor);
-  config.rotary = static_cast<int64_t>(channels);
-  if (factor > 1.0F || config.rotary < 2 || config.rotary % 2 != 0)
-    of_factor.refuse("partial_rotary_factor", "a factor that makes an even number of rotated channels of head_dim");
-  if (parameters) {
-    if (rope.states("rope_type") && rope.text("rope_type", "\"default\"") != kPlainRope)
-      rope.refuse("rope_type", "\"default\" (scaled rotation is not supported)", ErrorKind::unsupported);
-  } else if (text.states("rope_scaling")) {
-    text.refuse("rope_scaling", "null (scaled rotation is not supported)", ErrorKind::unsupported);
+  config.rope_theta = read_rope_value(text, parameters, "rope_theta");
+  const float factor = read_rope_value(text, parameters, "partial_rotary_factor");
+  config.rotary = std::lround(std::floor(static_cast<double>(config.attention.size) * static_cast<double>(factor) + 1e-3));
+  if (factor > 1.0F || config.rotary < 2 || config.rotary % 2 != 0) {
+    fail(ErrorKind::bad_checkpoint, text.place(),
+         "{}: wanted a factor that makes an even number of rotated channels of head_dim {}, found {}",
+         text.name("partial_rotary_factor"), config.attention.size, factor);
   }
 }
 
@@ -94,6 +110,8 @@ void read_attention(const Section& text, QwenConfig& config) {
     if (!(scale.is_boolean() && !scale.get<bool>()))
       text.refuse("layer_scale", "null or false (scaled sublayers are not supported)", ErrorKind::unsupported);
   }
+  if (text.states("use_sliding_window") && text.boolean("use_sliding_window"))
+    text.refuse("use_sliding_window", "false (attention over a window is not supported)", ErrorKind::unsupported);
   read_rope(text, config);
 }
 
@@ -116,7 +134,7 @@ void read_mlp(const Section& text, QwenConfig& config) {
   config.moe_layers.assign(static_cast<size_t>(config.layer_count), false);
   const bool next = is_next(config.model_type);
   const bool moe = next || text.states("num_experts");
-  if (moe) config.experts = text.integer("num_experts", next ? 0 : 1, kMaxExperts);
+  if (moe) config.experts = text.integer("num_experts", 0, kMaxExperts);
   if (config.experts > 0) {
     config.router.score = ops::RouterRule::Score::softmax;
     config.router.experts_per_token = text.integer("num_experts_per_tok", 1, kMaxExperts);
@@ -148,7 +166,9 @@ QwenConfig parse_qwen_config(const Json& json, std::string_view place) {
   QwenConfig config;
   config.model_type = top.text("model_type", kSupportedModels);
   if (!is_qwen_type(config.model_type)) top.refuse("model_type", kSupportedModels, ErrorKind::unsupported);
-  config.nested = top.has("text_config");
+  config.nested = top.states("text_config");
+  if (config.nested && config.model_type.ends_with("_text"))
+    top.refuse("model_type", "the wrapper's type, without _text, beside text_config", ErrorKind::unsupported);
   const Section text = config.nested ? top.section("text_config") : top;
   if (config.nested && text.has("model_type")) {
     const std::string wanted = fmt::format("\"{}_text\"", config.model_type);
@@ -180,6 +200,9 @@ QwenConfig parse_qwen_config(const Json& json, std::string_view place) {
   read_attention(text, config);
   read_mlp(text, config);
 
+  if (text.states("mamba_ssm_dtype") && text.text("mamba_ssm_dtype", "\"float32\"") != "float32")
+    config.notes.push_back(
+        fmt::format("mamba_ssm_dtype is \"{}\": the recurrent state is kept in float32", text.text("mamba_ssm_dtype", "")));
   for (const Section* section : {&text, &top}) {
     if (section->states("quantization_config")) config.quantization = section->at("quantization_config", "");
   }

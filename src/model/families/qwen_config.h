@@ -51,7 +51,9 @@ struct QwenConfig final : ModelConfig {
   [[nodiscard]] std::string canonical_name(std::string_view stored) const override;
   [[nodiscard]] std::string name_prefix() const override { return ""; }
   [[nodiscard]] bool is_vision(std::string_view name) const override;
-  [[nodiscard]] bool is_mtp(std::string_view name) const override { return name.starts_with("mtp."); }
+  [[nodiscard]] bool is_mtp(std::string_view name) const override {
+    return name.starts_with("mtp.") || name.starts_with("model.mtp.");
+  }
   [[nodiscard]] bool zero_centred_norm(std::string_view role) const override { return role != "gdn.norm"; }
   [[nodiscard]] StateLayout state_layout(LayerRange layers) const override;
   [[nodiscard]] std::string_view mixer_name(LayerIndex layer) const override { return full_at(layer) ? "GQA" : "GDN"; }
@@ -72,9 +74,9 @@ struct QwenConfig final : ModelConfig {
 // defaults.
 //
 // Absence has a meaning only for: layer_types (full_attention_interval then says which), rope_parameters (flat keys then),
-// rope_scaling, layer_scale and quantization_config (none), tie_word_embeddings of the level that is not asked first,
-// attention_bias (false), attn_output_gate (true), output_gate_type (silu), mlp_only_layers (empty), decoder_sparse_step (1),
-// norm_topk_prob in Qwen3.5 (true), and bos, eos and pad ids (nothing stops on them).
+// rope_scaling, layer_scale, use_sliding_window and quantization_config (none), tie_word_embeddings of the level that is not
+// asked first, attention_bias (false), attn_output_gate (true), output_gate_type (silu), mlp_only_layers (empty),
+// decoder_sparse_step (1), norm_topk_prob in Qwen3.5 (true), and bos, eos and pad ids (nothing stops on them).
 [[nodiscard]] QwenConfig parse_qwen_config(const Json& config, std::string_view place);
 
 }  // namespace weft

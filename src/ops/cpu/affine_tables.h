@@ -24,8 +24,8 @@ struct alignas(64) AffineWords {
   for (unsigned v = 0; v < 2; ++v) {
     for (unsigned lane = 0; lane < 16; ++lane) {
       const unsigned bit = column512(v, lane) * bits;
-      table.words[v][2 * lane] = static_cast<uint16_t>(bit / 16);
-      table.words[v][2 * lane + 1] = static_cast<uint16_t>(bit / 16 + 1);
+      table.words[v][size_t{2} * lane] = static_cast<uint16_t>(bit / 16);
+      table.words[v][size_t{2} * lane + 1] = static_cast<uint16_t>(bit / 16 + 1);
       table.shifts[v][lane] = bit % 16;
     }
   }
@@ -56,9 +56,9 @@ struct alignas(32) AffineBytes {
     for (unsigned v = 2 * half; v < 2 * half + 2; ++v) {
       for (unsigned lane = 0; lane < 8; ++lane) {
         const unsigned bit = column256(v, lane) * bits - 32 * window;
-        for (unsigned i = 0; i < 4; ++i) table.bytes[v][4 * lane + i] = 0x80;
-        table.bytes[v][4 * lane] = static_cast<uint8_t>(bit / 8);
-        if (bit % 8 + bits > 8) table.bytes[v][4 * lane + 1] = static_cast<uint8_t>(bit / 8 + 1);
+        for (unsigned i = 0; i < 4; ++i) table.bytes[v][size_t{4} * lane + i] = 0x80;
+        table.bytes[v][size_t{4} * lane] = static_cast<uint8_t>(bit / 8);
+        if (bit % 8 + bits > 8) table.bytes[v][size_t{4} * lane + 1] = static_cast<uint8_t>(bit / 8 + 1);
         table.shifts[v][lane] = bit % 8;
       }
     }

@@ -113,7 +113,7 @@ struct NextRows {
   // begins anew.
   static HWY_INLINE void far_line(uintptr_t from) {
     constexpr uintptr_t kPage = 4096;
-    constexpr int64_t kAhead = 2 * 4096;
+    constexpr int64_t kAhead = 8192;
     constexpr int64_t kFirstLines = 4;
     line<2>(from, 0);
     if (from % kPage >= kLine) return;
