@@ -47,6 +47,17 @@ QuantizationKind quantization_kind(const Json& config, std::string_view place) {
   return method != nullptr && *method == Json("fp8") ? QuantizationKind::fp8 : QuantizationKind::compressed_tensors;
 }
 
+void refuse_foreign_method(const Json& quantization_config, std::string_view place) {
+  if (!quantization_config.is_object()) return;
+  const Json* method = member(quantization_config, "quant_method");
+  if (method == nullptr || *method == Json("compressed-tensors") || *method == Json("fp8")) return;
+  fail(ErrorKind::unsupported, place,
+       "quantization_config.quant_method: wanted \"compressed-tensors\" (MXFP4), \"fp8\" (blocks of 128x128) or a conversion "
+       "of MLX, "
+       "found {}",
+       shown(method));
+}
+
 Fp8Rules::Fp8Rules(const Json& config, std::string_view place) {
   const Json* quantization = find_quantization_config(config, place);
   const auto want = [&](std::string_view key, const Json& wanted, bool required) {

@@ -24,6 +24,9 @@ enum class QuantizationKind : uint8_t {
 // `place`: the file's name, for messages.
 [[nodiscard]] QuantizationKind quantization_kind(const Json& config, std::string_view place);
 
+// Throws unsupported naming the method of a `quantization_config` (null: there is none) that is of neither kind.
+void refuse_foreign_method(const Json& quantization_config, std::string_view place);
+
 // `quantization_config` of the FP8 releases.
 class Fp8Rules {
  public:

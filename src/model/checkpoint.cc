@@ -75,24 +75,11 @@ struct Checkpoint::Impl {
         mlx(is_mlx()),
         params(mlx ? config.mlx_params([this](std::string_view name) { return stores(name); }) : config.params()),
         maps(inventory.files().size()) {
-    refuse_unknown_method();
+    refuse_foreign_method(config.quantization, (dir / "config.json").string());  // whose tensors have names of their own
     index_params();
     claim_tensors(options);
     check_quantization();
     write_notes();
-  }
-
-  // Before the tensors are looked at: those of another method have names of their own.
-  void refuse_unknown_method() const {
-    const Json& rules = config.quantization;
-    if (!rules.is_object() || !rules.contains("quant_method")) return;
-    const Json& method = rules.at("quant_method");
-    if (method == Json("compressed-tensors") || method == Json("fp8")) return;
-    fail(ErrorKind::unsupported, (dir / "config.json").string(),
-         "quantization_config.quant_method: wanted \"compressed-tensors\" (MXFP4), \"fp8\" (blocks of 128x128) or a conversion "
-         "of MLX, "
-         "found {}",
-         method.dump());
   }
 
   // Where a canonical name belongs.

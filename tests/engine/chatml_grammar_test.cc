@@ -12,7 +12,6 @@ namespace weft::engine_test {
 namespace {
 
 using grammar::Matcher;
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 const Tokenizer& tokenizer() { return qwen_format().tokenizer(); }
