@@ -579,5 +579,83 @@ TEST_F(Containers, MlxK3WithPackedExperts) {
   EXPECT_LE(error, 1e-5 * largest);
 }
 
+// Rows of a stored matrix in another order.
+Stored rows_of(const Stored& tensor, const std::vector<int64_t>& rows) {
+  const size_t row_bytes = tensor.bytes.size() / static_cast<size_t>(tensor.shape[0]);
+  Stored made{tensor.dtype, {std::ssize(rows), tensor.shape[1]}, {}};
+  for (const int64_t row : rows) {
+    const auto from = tensor.bytes.begin() + row * static_cast<int64_t>(row_bytes);
+    made.bytes.insert(made.bytes.end(), from, from + static_cast<int64_t>(row_bytes));
+  }
+  return made;
+}
+
+// Qwen3.5 has the rows of Qwen3-Next's interleaved projections sorted (Qwen3-Next spec 2.2, general form, and 11.2).
+Tensors sorted_projections(const Tensors& tensors, const Json& config, const std::string& prefix) {
+  const auto size_of = [&](const char* key) { return config.at(key).get<int64_t>(); };
+  const int64_t keys = size_of("linear_num_key_heads");
+  const int64_t values = size_of("linear_num_value_heads");
+  const int64_t dk = size_of("linear_key_head_dim");
+  const int64_t dv = size_of("linear_value_head_dim");
+  const int64_t r = values / keys;
+  const int64_t group = 2 * dk + 2 * r * dv;
+  std::vector<int64_t> qkv;
+  std::vector<int64_t> z;
+  std::vector<int64_t> b;
+  std::vector<int64_t> a;
+  for (const int64_t part : {int64_t{0}, dk}) {
+    for (int64_t head = 0; head < keys; ++head) {
+      for (int64_t d = 0; d < dk; ++d) qkv.push_back(head * group + part + d);
+    }
+  }
+  for (int64_t head = 0; head < values; ++head) {
+    for (int64_t d = 0; d < dv; ++d) {
+      qkv.push_back(head / r * group + 2 * dk + head % r * dv + d);
+      z.push_back(qkv.back() + r * dv);
+    }
+    b.push_back(head / r * 2 * r + head % r);
+    a.push_back(b.back() + r);
+  }
+  Tensors made;
+  for (const auto& [name, tensor] : tensors) {
+    const std::string to = name.starts_with("model.") ? prefix + name.substr(6) : name;
+    const std::string stem = to.substr(0, to.rfind("in_proj_"));
+    if (name.ends_with("in_proj_qkvz.weight")) {
+      made[stem + "in_proj_qkv.weight"] = rows_of(tensor, qkv);
+      made[stem + "in_proj_z.weight"] = rows_of(tensor, z);
+    } else if (name.ends_with("in_proj_ba.weight")) {
+      made[stem + "in_proj_b.weight"] = rows_of(tensor, b);
+      made[stem + "in_proj_a.weight"] = rows_of(tensor, a);
+    } else {
+      made[to] = tensor;
+    }
+  }
+  return made;
+}
+
+TEST(Qwen35, FlatAndInAWrapperIsQwen3NextWithSortedRows) {
+  const Model next = read_model(fixture("tiny-qwen3-next-8l"));
+  const std::vector<int32_t> ids = Goldens(fixture("tiny-qwen3-next-8l") / "goldens.safetensors").ids("p2.ids");
+  const std::vector<float> wanted = logits_of(*open_executor(fixture("tiny-qwen3-next-8l")), ids, 64);
+  Json text = next.config;
+  for (const char* key : {"norm_topk_prob", "decoder_sparse_step", "mlp_only_layers", "intermediate_size"}) text.erase(key);
+  text["model_type"] = "qwen3_5_moe_text";
+  text["rope_parameters"]["mrope_interleaved"] = true;
+  text["rope_parameters"]["mrope_section"] = {2, 1, 1};
+
+  const TemporaryFolder folder;
+  write_model(folder.path() / "flat", {text, sorted_projections(next.tensors, text, "model.")});
+  EXPECT_TRUE(same_bits(wanted, logits_of(*open_executor(folder.path() / "flat"), ids, 64)));
+
+  Model wrapper{{{"model_type", "qwen3_5_moe"}, {"text_config", text}},
+                sorted_projections(next.tensors, text, "model.language_model.")};
+  wrapper.tensors["model.visual.patch_embed.proj.weight"] = f32_tensor({2, 2}, {1.0F, 2.0F, 3.0F, 4.0F});
+  wrapper.tensors["model.language_model.mtp.fc.weight"] = f32_tensor({2, 2}, {1.0F, 2.0F, 3.0F, 4.0F});
+  write_model(folder.path() / "wrapper", wrapper);
+  EXPECT_TRUE(same_bits(wanted, logits_of(*open_executor(folder.path() / "wrapper"), ids, 64)));
+  EXPECT_THAT(Checkpoint(folder.path() / "wrapper").notes(),
+              testing::ElementsAre(HasSubstr("vision"), HasSubstr("multi-token prediction")));
+}
+
 }  // namespace
 }  // namespace weft
