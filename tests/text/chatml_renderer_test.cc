@@ -64,7 +64,8 @@ TEST(ChatmlRenderer, EqualsTheTemplate) {
   for (const Json& test : cases()["cases"]) {
     const auto name = test["template"].get<std::string>();
     const ChatTemplate chat_template = name == "both" ? kBoth : name == "thinking" ? kThinking : kInstruct;
-    ASSERT_EQ(render(test["request"].dump(), chat_template).text(), test["text"]) << name << test["request"].dump();
+    ASSERT_EQ(render(test["request"].dump(), chat_template).text(), test["text"].get<std::string>())
+        << name << test["request"].dump();
   }
 }
 
