@@ -1,5 +1,5 @@
-// The engine's properties for every family, with stages of linear layers alone: many requests are one by one, and what goes on from
-// a stored state is what a cold start gives (docs/engine.md).
+// The engine's properties for every family, with stages of linear layers alone: many requests are one by one, and what goes on
+// from a stored state is what a cold start gives (docs/engine.md).
 
 #include <gtest/gtest.h>
 

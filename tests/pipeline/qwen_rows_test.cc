@@ -1,11 +1,11 @@
-// The rows of in_proj_qkvz, in_proj_ba and q_proj of Qwen3-Next are grouped by head (Qwen3-Next spec 2.2), the most common fault of
-// ports: a checkpoint in which any two segments have changed places must miss the goldens by far.
-#include <fcntl.h>
-#include <unistd.h>
-
+// The rows of in_proj_qkvz, in_proj_ba and q_proj of Qwen3-Next are grouped by head (Qwen3-Next spec 2.2), the most common
+// fault of ports: a checkpoint in which any two segments have changed places must miss the goldens by far.
 #include <filesystem>
 #include <string>
 #include <vector>
+
+#include <fcntl.h>
+#include <unistd.h>
 
 #include <gtest/gtest.h>
 
