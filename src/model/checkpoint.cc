@@ -114,14 +114,16 @@ struct Checkpoint::Impl {
   // convolutions [P, Kc, 1].
   [[nodiscard]] bool is_mlx() const {
     for (TensorId id = 0; id < inventory.size(); ++id) {
-      const std::string name = config.canonical_name(inventory.name(id));
-      const std::optional<int64_t> layer = layer_number(name);
-      if (config.is_vision(name) || config.is_mtp(name) || (layer && *layer >= config.layer_count)) continue;
-      if (!layer && name != "lm_head.scales" && name != "model.embed_tokens.scales") continue;
-      if (name.ends_with(".scales") || name.find(".switch_mlp.") != std::string::npos) return true;
+      const std::string_view stored = inventory.name(id);
       const Shape& shape = inventory.shape(id);
-      const bool convolution = name.ends_with("conv1d.weight") || name.ends_with(".conv.weight");
-      if (convolution && shape.rank() == 3 && shape[1] > 1 && shape[2] == 1) return true;
+      const bool convolution = (stored.ends_with("conv1d.weight") || stored.ends_with(".conv.weight")) && shape.rank() == 3 &&
+                               shape[1] > 1 && shape[2] == 1;
+      if (!convolution && !stored.ends_with(".scales") && stored.find(".switch_mlp.") == std::string_view::npos) continue;
+      // What is not loaded decides nothing.
+      const std::string name = config.canonical_name(stored);
+      const std::optional<int64_t> layer = layer_number(name);
+      const bool loaded = layer ? *layer < config.layer_count : name == "lm_head.scales" || name == "model.embed_tokens.scales";
+      if (loaded && !config.is_vision(name) && !config.is_mtp(name)) return true;
     }
     return false;
   }

@@ -657,5 +657,31 @@ TEST(Qwen35, FlatAndInAWrapperIsQwen3NextWithSortedRows) {
               testing::ElementsAre(HasSubstr("vision"), HasSubstr("multi-token prediction")));
 }
 
+// Names of MLX in parts that are not loaded make no conversion of a checkpoint: its norms would be taken to hold the 1.
+TEST(NotLoaded, PartsThatAreNotLoadedDecideNothing) {
+  const std::vector<int32_t> ids = {3, 14, 15, 92, 65};
+  const std::vector<float> wanted = logits_of(*open_executor(fixture("tiny-qwen3-next-8l")), ids, 5);
+  for (const std::string name :
+       {"mtp.layers.0.mlp.gate.scales", "model.visual.x.scales", "model.layers.9.mlp.switch_mlp.up_proj.weight"}) {
+    const TemporaryFolder folder;
+    Model model = read_model(fixture("tiny-qwen3-next-8l"));
+    model.tensors[name] = f32_tensor({2, 2}, {1.0F, 2.0F, 3.0F, 4.0F});
+    write_model(folder.path() / "model", model);
+    EXPECT_TRUE(same_bits(wanted, logits_of(*open_executor(folder.path() / "model"), ids, 5))) << name;
+  }
+}
+
+TEST(NotLoaded, TheHeadOfATiedModelIsIgnoredInEveryForm) {
+  const TemporaryFolder folder;
+  Model model = read_model(fixture("tiny-qwen3-next-tied-mlponly"));
+  for (const char* part : {"weight", "biases", "weight_scale_inv"}) {
+    model.tensors[std::string("lm_head.") + part] = f32_tensor({2, 2}, {1.0F, 2.0F, 3.0F, 4.0F});
+  }
+  write_model(folder.path() / "model", model);
+  const Checkpoint checkpoint(folder.path() / "model");
+  checkpoint.require(checkpoint.all_layers());
+  EXPECT_THAT(checkpoint.notes(), testing::Contains(HasSubstr("the embeddings are tied")));
+}
+
 }  // namespace
 }  // namespace weft

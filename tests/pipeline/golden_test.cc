@@ -154,10 +154,11 @@ TEST_P(LibraryGoldens, LogitsHiddenAndGreedy) {
   const int64_t layers = executor->layer_count();
   const auto width = static_cast<size_t>(Checkpoint(dir).config().hidden_size);
   int64_t continued = 0;
-  for (const int64_t length : {1, 7, 64, 70, 200}) {
-    const std::string prompt = fmt::format("p{}", length == 1 ? 0 : length == 7 ? 1 : length == 64 ? 2 : length == 70 ? 3 : 4);
+  constexpr std::array<int64_t, 5> kLengths = {1, 7, 64, 70, 200};
+  for (size_t p = 0; p < kLengths.size(); ++p) {
+    const std::string prompt = fmt::format("p{}", p);
     const std::vector<int32_t> ids = goldens.ids(prompt + ".ids");
-    ASSERT_EQ(std::ssize(ids), length);
+    ASSERT_EQ(std::ssize(ids), kLengths[p]);
     TraceCollector collector;
     const Trace trace = run_trace(*executor, ids, {.chunk = 64}, collector);
     expect_close(trace.logits.as<float>(), exact.floats(prompt + ".logits"), kLogits, prompt + " float64");

@@ -14,8 +14,8 @@
 namespace weft {
 
 std::shared_ptr<const ModelConfig> parse_model_config(const Json& config, std::string_view place) {
-  const auto type = config.is_object() ? config.find("model_type") : config.end();
-  if (config.is_object() && type != config.end() && type->is_string() && is_qwen_type(type->get<std::string>())) {
+  const auto type = config.find("model_type");
+  if (type != config.end() && type->is_string() && is_qwen_type(type->get<std::string>())) {
     return std::make_shared<const QwenConfig>(parse_qwen_config(config, place));
   }
   return std::make_shared<const KimiConfig>(parse_kimi_config(config, place));

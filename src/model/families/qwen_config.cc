@@ -86,7 +86,8 @@ void read_rope(const Section& text, QwenConfig& config) {
   const bool parameters = text.states("rope_parameters");
   config.rope_theta = read_rope_value(text, parameters, "rope_theta");
   const float factor = read_rope_value(text, parameters, "partial_rotary_factor");
-  config.rotary = std::lround(std::floor(static_cast<double>(config.attention.size) * static_cast<double>(factor) + 1e-3));
+  // The factor is a float32: 160 * 0.7F is a little less than 112.
+  config.rotary = static_cast<int64_t>(static_cast<double>(config.attention.size) * static_cast<double>(factor) + 1e-3);
   if (factor > 1.0F || config.rotary < 2 || config.rotary % 2 != 0) {
     fail(ErrorKind::bad_checkpoint, text.place(),
          "{}: wanted a factor that makes an even number of rotated channels of head_dim {}, found {}",

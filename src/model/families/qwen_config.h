@@ -49,7 +49,6 @@ struct QwenConfig final : ModelConfig {
   [[nodiscard]] std::vector<ParamSpec> params() const override;
   [[nodiscard]] std::vector<JoinedTensor> joined_tensors() const override;
   [[nodiscard]] std::string canonical_name(std::string_view stored) const override;
-  [[nodiscard]] std::string name_prefix() const override { return ""; }
   [[nodiscard]] bool is_vision(std::string_view name) const override;
   [[nodiscard]] bool is_mtp(std::string_view name) const override {
     return name.starts_with("mtp.") || name.starts_with("model.mtp.");
