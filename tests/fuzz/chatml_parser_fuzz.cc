@@ -11,7 +11,6 @@
 #include <string_view>
 #include <utility>
 
-#include "base/utf8.h"
 #include "text/json_value.h"
 
 #include "../text/chatml_streams.h"
@@ -26,12 +25,7 @@ void require(bool holds) {
 }
 
 void check(const EventLog& log) {
-  size_t finishes = 0;
-  for (const std::string& line : log.lines) {
-    require(!weft::find_ill_formed_utf8(line));
-    finishes += line == "Fstop" || line == "Flength" || line == "Ftool_calls";
-  }
-  require(finishes == 1 && log.lines.back().front() == 'F');
+  require(log.sound());
   for (const weft::ToolCall& call : log.answer().tool_calls) {
     const auto arguments = weft::try_parse_json_value(call.arguments, {.duplicate_keys = true});
     require(arguments && arguments->is(weft::JsonValue::Kind::object) && !call.name.empty());

@@ -10,6 +10,7 @@
 
 #include <fmt/format.h>
 
+#include "base/utf8.h"
 #include "text/kimi_tokenizer.h"
 #include "text/xtml_parser.h"
 
@@ -328,6 +329,15 @@ class EventLog {
     }
   }
   [[nodiscard]] ChatAnswer answer() const { return builder_.answer(); }
+  // All texts are UTF-8, and the last event, alone, is a finish: what holds for any output of a model.
+  [[nodiscard]] bool sound() const {
+    size_t finishes = 0;
+    for (const std::string& line : lines) {
+      if (find_ill_formed_utf8(line)) return false;
+      finishes += line == "Fstop" || line == "Flength" || line == "Ftool_calls";
+    }
+    return finishes == 1 && lines.back().front() == 'F';
+  }
 
   std::vector<std::string> lines;
 
