@@ -49,6 +49,11 @@ inline constexpr std::array<ExitCodeText, 11> kExitCodes = {{
     case ErrorKind::unsupported: return loading ? kExitModel : kExitUsage;
     case ErrorKind::plan_impossible: return kExitPlan;
     case ErrorKind::unavailable: return loading ? kExitModel : kExitOther;
+    case ErrorKind::unreachable: return kExitUnreachable;
+    case ErrorKind::stage_lost: return kExitStageLost;
+    case ErrorKind::stage_timeout: return kExitTimeout;
+    case ErrorKind::handshake: return kExitHandshake;
+    case ErrorKind::security: return kExitSecurity;
     case ErrorKind::internal: return kExitOther;
   }
   return kExitOther;

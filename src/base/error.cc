@@ -11,6 +11,11 @@ std::string_view to_string(ErrorKind kind) {
     case ErrorKind::unsupported: return "unsupported";
     case ErrorKind::unavailable: return "unavailable";
     case ErrorKind::plan_impossible: return "plan_impossible";
+    case ErrorKind::unreachable: return "unreachable";
+    case ErrorKind::stage_lost: return "stage_lost";
+    case ErrorKind::stage_timeout: return "stage_timeout";
+    case ErrorKind::handshake: return "handshake";
+    case ErrorKind::security: return "security";
     case ErrorKind::internal: return "internal";
   }
   return "internal";

@@ -23,6 +23,11 @@ enum class ErrorKind {
   unsupported,      // understood, and not done by this program (HTTP 400, exit 2 or 4)
   unavailable,      // cannot be done now: out of memory, slots, a peer is gone (HTTP 503)
   plan_impossible,  // the model does not fit as asked (exit 3)
+  unreachable,      // a pipeline stage could not be reached at start (HTTP 503, exit 5)
+  stage_lost,       // a pipeline stage is gone or cut off (HTTP 503, exit 6)
+  stage_timeout,    // a pipeline stage did not answer in time (HTTP 504, exit 7)
+  handshake,        // two ends disagree about version, model or plan (exit 8)
+  security,         // a certificate or token was refused, or plaintext is not allowed (exit 9)
   internal,         // a defect of Weft (HTTP 500, exit 1)
 };
 
