@@ -1,7 +1,7 @@
 // Message streams between processes and hosts: gRPC, with mutual TLS or without.
 //
-//     GrpcServer server("127.0.0.1:0", identity, [&](GrpcPeer peer, std::unique_ptr<MessageStream> stream) { serve(*stream); });
-//     std::unique_ptr<MessageStream> stream = connect_grpc({server.address(), "stage-1"}, identity, 5.0);
+//     GrpcServer server("127.0.0.1:0", identity, [&](GrpcPeer peer, std::unique_ptr<MessageStream> stream) { serve(*stream);
+//     }); std::unique_ptr<MessageStream> stream = connect_grpc({server.address(), "stage-1"}, identity, 5.0);
 //
 // One bidirectional call of opaque bytes for each stream, on a connection of its own. Addresses: "host:port", "[v6]:port",
 // "unix:/path". This is the only source that includes gRPC.
@@ -28,8 +28,8 @@ struct TransportSecurity {
 
   [[nodiscard]] bool tls() const { return !cert.empty(); }
   // Throws security naming file or address: one of the three missing, a file that cannot be read or is no PEM, key and
-  // certificate that do not belong together, an expired certificate, a token file that others may read or that is too short, and
-  // `address` not loopback (nor a Unix socket) without TLS and without allow_insecure.
+  // certificate that do not belong together, an expired certificate, a token file that others may read or that is too short,
+  // and `address` not loopback (nor a Unix socket) without TLS and without allow_insecure.
   void require_usable(const std::string& address) const;
 };
 
@@ -51,8 +51,8 @@ class GrpcServer {
   using Handler = std::function<void(const GrpcPeer& peer, std::unique_ptr<MessageStream> stream)>;
 
   // Listens. The handler runs on a thread of the call, which ends when the handler returns; what it throws ends the call with
-  // that message. At most `connections` calls at a time, others are refused with a reason. Throws unavailable naming the address
-  // when it cannot be bound, security as require_usable().
+  // that message. At most `connections` calls at a time, others are refused with a reason. Throws unavailable naming the
+  // address when it cannot be bound, security as require_usable().
   GrpcServer(const std::string& address, const TransportSecurity& security, Handler handler, int64_t connections = 64);
   ~GrpcServer();  // cancels open streams and waits for their handlers
   GrpcServer(const GrpcServer&) = delete;
@@ -67,6 +67,7 @@ class GrpcServer {
 
 // Connects and waits until the other end has accepted the call. Throws unreachable naming address and reason when there is no
 // connection within `timeout` seconds (refused, no route, silence), security when certificates or tokens do not agree.
-[[nodiscard]] std::unique_ptr<MessageStream> connect_grpc(const NodeAddress& to, const TransportSecurity& security, double timeout);
+[[nodiscard]] std::unique_ptr<MessageStream> connect_grpc(const NodeAddress& to, const TransportSecurity& security,
+                                                          double timeout);
 
 }  // namespace weft
