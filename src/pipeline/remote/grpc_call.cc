@@ -163,9 +163,14 @@ void GrpcCall::write(const EncodedMessage& message) {
   if (lost_) raise_lost();
 }
 
-std::optional<ReceivedMessage> GrpcCall::read() {
+std::optional<ReceivedMessage> GrpcCall::read_until(std::optional<Clock::time_point> deadline) {
   Lock lock(mutex_);
-  changed_.wait(lock, [this] { return cancelled_ || !queue_.empty() || peer_ended_ || lost_; });
+  const auto ready = [this] { return cancelled_ || !queue_.empty() || peer_ended_ || lost_; };
+  if (!deadline) {
+    changed_.wait(lock, ready);
+  } else if (!changed_.wait_until(lock, *deadline, ready)) {
+    fail(ErrorKind::stage_timeout, "grpc", "stream to {}: no message came in time", peer_);
+  }
   if (cancelled_) raise_lost();
   if (!queue_.empty()) {
     const grpc::ByteBuffer buffer = std::move(queue_.front());
@@ -180,6 +185,7 @@ std::optional<ReceivedMessage> GrpcCall::read() {
 
 void GrpcCall::cancel(const std::string& reason) noexcept {
   Lock lock(mutex_);
+  if (finished_ && peer_ended_) return;  // both directions have ended in good order: what is queued may be read
   break_off(lock, reason);
 }
 
@@ -213,7 +219,8 @@ void GrpcServerCall::accept() {
 void GrpcServerCall::handler_ended(const std::optional<Failure>& failure) noexcept {
   Lock lock(mutex_);
   if (failure) {
-    status_ = refusal(grpc::StatusCode::ABORTED, failure->message);
+    const bool refused = failure->kind == ErrorKind::security;
+    status_ = refusal(refused ? grpc::StatusCode::UNAUTHENTICATED : grpc::StatusCode::ABORTED, failure->message);
   } else if (finished_) {
     status_ = grpc::Status::OK;
   } else {
@@ -315,9 +322,10 @@ grpc::Status GrpcClientCall::status() {
 }
 
 bool GrpcClientCall::end(const std::string& reason) noexcept {
-  cancel(reason);
+  if (!started_) return true;
   Lock lock(mutex_);
-  const bool over = changed_.wait_for(lock, kLetGo, [this] { return done_ || !started_; });
+  break_off(lock, reason);
+  const bool over = changed_.wait_for(lock, kLetGo, [this] { return done_; });
   if (!over) log::write(log::Level::error, "gRPC does not let go of a call that was cancelled; its memory is kept");
   return over;
 }

@@ -35,6 +35,8 @@ inline constexpr int64_t kMessageLimit = int64_t{64} << 20;
 
 class GrpcCall {
  public:
+  using Clock = std::chrono::steady_clock;
+
   explicit GrpcCall(std::string peer) : peer_(std::move(peer)) {}
   virtual ~GrpcCall() = default;
   GrpcCall(const GrpcCall&) = delete;
@@ -42,10 +44,12 @@ class GrpcCall {
 
   // As in MessageStream.
   void write(const EncodedMessage& message);
-  [[nodiscard]] std::optional<ReceivedMessage> read();
+  [[nodiscard]] std::optional<ReceivedMessage> read() { return read_until(std::nullopt); }
   void cancel(const std::string& reason) noexcept;
   void finish() noexcept;
   [[nodiscard]] const std::string& peer() const { return peer_; }
+  // As read(); throws stage_timeout when nothing has come by then.
+  [[nodiscard]] std::optional<ReceivedMessage> read_until(std::optional<Clock::time_point> deadline);
   // The user's handle is gone. False when gRPC does not let go, so that the call must not be destroyed.
   [[nodiscard]] virtual bool drop() noexcept = 0;
 
@@ -120,7 +124,7 @@ class GrpcServerCall final : public GrpcCall, public grpc::ServerGenericBidiReac
   [[nodiscard]] static std::shared_ptr<GrpcServerCall> make(grpc::GenericCallbackServerContext* context, std::string peer,
                                                             std::function<void()> ended);
 
-  void accept();  // tells the other end, and begins to read
+  void accept();  // tells the other end with the initial metadata, and begins to read
   // The handler has returned, or thrown: ends the call.
   void handler_ended(const std::optional<Failure>& failure) noexcept;
   [[nodiscard]] bool drop() noexcept override;
@@ -149,8 +153,6 @@ class GrpcServerCall final : public GrpcCall, public grpc::ServerGenericBidiReac
 // The end that called. Its owner's thread destroys it, never one of gRPC's: the channel must not end on those.
 class GrpcClientCall final : public GrpcCall, public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
  public:
-  using Clock = std::chrono::steady_clock;
-
   GrpcClientCall(std::string peer, std::shared_ptr<grpc::Channel> channel)
       : GrpcCall(std::move(peer)), channel_(std::move(channel)) {}
 

@@ -4,7 +4,11 @@
 //     }); std::unique_ptr<MessageStream> stream = connect_grpc({server.address(), "stage-1"}, identity, 5.0);
 //
 // One bidirectional call of opaque bytes for each stream, on a connection of its own. Addresses: "host:port", "[v6]:port",
-// "unix:/path". This is the only source that includes gRPC.
+// "unix:/path". Only the sources of this folder include gRPC.
+//
+// Sent bytes are not copied where their FrameTensor has an owner. A message that came lies in memory aligned to 64 bytes; it
+// was copied once. A message has at least one byte and at most 64 MiB. A client that is destroyed after finish() waits for up
+// to two seconds for the other end to take what was written.
 #pragma once
 
 #include <cstdint>
@@ -23,8 +27,10 @@ struct TransportSecurity {
   std::filesystem::path cert;
   std::filesystem::path key;
   std::filesystem::path ca;
-  std::filesystem::path token_file;  // shared secret of at least 32 bytes, not readable by others; over TLS only
-  bool allow_insecure = false;       // plaintext on addresses that are not loopback
+  // Shared secret of 32 to 4096 bytes that only the file's owner may read. Sent over TLS alone; over a plain connection both
+  // ends prove that they have it, by a challenge.
+  std::filesystem::path token_file;
+  bool allow_insecure = false;  // plaintext on addresses that are not loopback
 
   [[nodiscard]] bool tls() const { return !cert.empty(); }
   // Throws security naming file or address: one of the three missing, a file that cannot be read or is no PEM, key and
@@ -39,6 +45,9 @@ struct NodeAddress {
   std::string address;
   std::string node;  // id; with TLS the certificate of the other end must name it (SAN: DNS or URI), or the address's host
 };
+
+// Whether one of a certificate's names is the node's id ("id" or "weft:node/id") or the host of its address.
+[[nodiscard]] bool names_node(const std::vector<std::string>& names, const NodeAddress& node);
 
 // Who called, as far as its certificate says.
 struct GrpcPeer {
@@ -66,7 +75,8 @@ class GrpcServer {
 };
 
 // Connects and waits until the other end has accepted the call. Throws unreachable naming address and reason when there is no
-// connection within `timeout` seconds (refused, no route, silence), security when certificates or tokens do not agree.
+// connection within `timeout` seconds (refused, no route, silence), security when certificates or tokens do not agree, as
+// require_usable().
 [[nodiscard]] std::unique_ptr<MessageStream> connect_grpc(const NodeAddress& to, const TransportSecurity& security,
                                                           double timeout);
 
