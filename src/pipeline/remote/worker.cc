@@ -370,7 +370,7 @@ void Worker::serve_upstream(const std::shared_ptr<Link>& shared, const wire::Hel
   std::string reason = "the stage before left";
   const std::optional<Failure> failure = guard([&] {
     const LayerIndex layer(session->plan.stages(static_cast<int>(session->stage)).begin());
-    const int64_t blocks = session->config->blocks_before(layer);
+    const BoundaryForm form = boundary_form(*session->config, layer, session->activation);
     while (std::optional<Frame> frame = link.receive()) {
       if (frame->epoch != static_cast<uint32_t>(session->epoch)) continue;  // of a session that is gone
       Session::Arrival arrival;
@@ -385,14 +385,13 @@ void Worker::serve_upstream(const std::shared_ptr<Link>& shared, const wire::Hel
             fail(ErrorKind::bad_input, "boundary", "wanted one tensor, found {}", frame->tensors.size());
           }
           const FrameTensor& tensor = frame->tensors.front();
-          const bool sealed = session->config->starts_block(layer);
-          const TensorKind kind = sealed ? TensorKind::sealed : TensorKind::hidden;
-          if (tensor.kind != kind) {
-            fail(ErrorKind::bad_input, "boundary", "before layer {}: wanted sealed = {}, found tensor kind {}", layer, sealed,
+          if (tensor.kind != TensorKind::hidden && tensor.kind != TensorKind::sealed) {
+            fail(ErrorKind::bad_input, "boundary", "before layer {}: wanted a boundary, found tensor kind {}", layer,
                  static_cast<int>(tensor.kind));
           }
-          arrival.handover.boundary =
-              unpack_boundary(tensor.view, layer, blocks, session->config->hidden_size, sealed, session->activation);
+          int64_t rows = 0;
+          for (const SequenceRow& row : frame->rows) rows += row.count;
+          arrival.handover.boundary = unpack_boundary(tensor.view, tensor.kind == TensorKind::sealed, form, rows);
         });
       } else {
         fail(ErrorKind::bad_input, kPlace, "{}: wanted a boundary, found a frame of type {}", link.peer(),
@@ -530,7 +529,7 @@ void Worker::load(Session& session, const wire::Control& message) {
       runner.profile = options.profile;
       loaded_->runner = std::make_unique<StageRunner>(make_stage(loaded_->checkpoint, options), runner);
       loaded_->key = key;
-      loaded_->activation = options.profile == ops::Profile::bf16 ? DType::bf16 : DType::f32;
+      loaded_->activation = activation_dtype(options.profile);
     }
     loaded_->runner->forget_all();
     Stage& stage = loaded_->runner->stage();
@@ -567,7 +566,7 @@ void Worker::load(Session& session, const wire::Control& message) {
     counters_->bytes_read = 0;
     for (const Json& file : audit.at("files")) {
       counters_->shards.push_back(file.at("file").get<std::string>());
-      counters_->bytes_read += file.at("bytes_read").get<int64_t>();
+      counters_->bytes_read += file.at("read").get<int64_t>();
     }
   });
   if (failure) {
