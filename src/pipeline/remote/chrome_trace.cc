@@ -32,10 +32,14 @@ void ChromeTrace::span(int64_t stage, std::string_view kind, double begin, doubl
     has_origin_ = true;
   }
   if (end <= begin) return;
-  const Json event = {{"name", std::string(kind)}, {"cat", "pipeline"},
-                      {"ph", "X"},                 {"pid", stage + 1},
-                      {"tid", std::string(kind)},  {"ts", (begin - origin_) * 1e6},
-                      {"dur", (end - begin) * 1e6}, {"args", {{"step", step}, {"rows", rows}}}};
+  const Json event = {{"name", std::string(kind)},
+                      {"cat", "pipeline"},
+                      {"ph", "X"},
+                      {"pid", stage + 1},
+                      {"tid", std::string(kind)},
+                      {"ts", (begin - origin_) * 1e6},
+                      {"dur", (end - begin) * 1e6},
+                      {"args", {{"step", step}, {"rows", rows}}}};
   write(event.dump());
 }
 

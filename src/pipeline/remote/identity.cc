@@ -125,7 +125,8 @@ wire::HelloReply exchange_hello(Link& link, const wire::Hello& hello, double sec
   const std::optional<Frame> frame = link.receive();
   if (!frame) fail(ErrorKind::stage_lost, kPlace, "{}: the connection was closed", link.peer());
   const auto answer = message_of<wire::Control>(*frame);
-  if (!answer.has_hello_reply()) fail(ErrorKind::bad_input, kPlace, "{}: wanted a handshake, found another message", link.peer());
+  if (!answer.has_hello_reply())
+    fail(ErrorKind::bad_input, kPlace, "{}: wanted a handshake, found another message", link.peer());
   if (answer.hello_reply().differences_size() > 0) {
     fail(ErrorKind::handshake, kPlace, "{}: {}", link.peer(), differences_text(answer.hello_reply()));
   }
@@ -144,8 +145,8 @@ LayerRange stage_layers(const wire::Plan& plan, int64_t stage) {
   return {LayerIndex(planned.begin()), LayerIndex(planned.end())};
 }
 
-LinkMeasure measure_link(std::unique_ptr<MessageStream> stream, const LinkOptions& options, const wire::Hello& hello, int64_t bytes,
-                         int repeats) {
+LinkMeasure measure_link(std::unique_ptr<MessageStream> stream, const LinkOptions& options, const wire::Hello& hello,
+                         int64_t bytes, int repeats) {
   Link link(std::move(stream), options);
   exchange_hello(link, hello, kMeasureSeconds);
   const LinkDeadline deadline(link, kMeasureSeconds, fmt::format("no measurement within {:.0f} s", kMeasureSeconds));

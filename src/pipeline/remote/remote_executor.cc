@@ -26,11 +26,11 @@ namespace weft {
 namespace {
 
 constexpr std::string_view kPlace = "pipeline";
-constexpr double kAnswerSeconds = 10.0;          // of what needs no work: handshake, status
-constexpr double kSecondsPerPrefillToken = 0.02; // distributed.md 5.10
-constexpr double kFirstPause = 0.1;              // between tries to connect, doubled
+constexpr double kAnswerSeconds = 10.0;           // of what needs no work: handshake, status
+constexpr double kSecondsPerPrefillToken = 0.02;  // distributed.md 5.10
+constexpr double kFirstPause = 0.1;               // between tries to connect, doubled
 constexpr double kLongestPause = 10.0;
-constexpr double kStateBytesPerSecond = 10e6;    // slowest transfer of a saved state that is waited for
+constexpr double kStateBytesPerSecond = 10e6;  // slowest transfer of a saved state that is waited for
 
 using Clock = std::chrono::steady_clock;
 using Seconds = std::chrono::duration<double>;
@@ -124,7 +124,8 @@ struct RemoteExecutor::Impl {
     disconnect("the coordinator ended");
   }
 
-  // ---- connecting -------------------------------------------------------------------------------------------------------------
+  // ---- connecting
+  // -------------------------------------------------------------------------------------------------------------
 
   void say(const std::string& line) const {
     if (options.progress) static_cast<void>(guard([&] { options.progress(line); }));
@@ -180,8 +181,9 @@ struct RemoteExecutor::Impl {
       peer.replies.clear();
       peer.lost.reset();
     }
-    peer.watch = std::make_unique<LinkWatch>(*peer.link, timeouts.heartbeat_interval,
-                                             2.0 * static_cast<double>(timeouts.heartbeat_misses) * timeouts.heartbeat_interval);
+    peer.watch =
+        std::make_unique<LinkWatch>(*peer.link, timeouts.heartbeat_interval,
+                                    2.0 * static_cast<double>(timeouts.heartbeat_misses) * timeouts.heartbeat_interval);
     peer.reader = std::thread([this, &peer, link = peer.link] { read(peer, link); });
     wire::Control message;
     wire::Hello& hello = *message.mutable_hello();
@@ -227,7 +229,8 @@ struct RemoteExecutor::Impl {
     if (!differences.empty()) throw Error(ErrorKind::handshake, kPlace, differences);
     if (!plan) plan = options.plan(memory);
     if (static_cast<int64_t>(plan->stages.size()) != options.cluster.stages) {
-      fail(ErrorKind::bad_input, kPlace, "P07: wanted a plan of {} stages, found {}", options.cluster.stages, plan->stages.size());
+      fail(ErrorKind::bad_input, kPlace, "P07: wanted a plan of {} stages, found {}", options.cluster.stages,
+           plan->stages.size());
     }
     epoch = newest + 1;
     wire::Plan wired = to_wire(*plan, options.prefill_chunk);
@@ -243,14 +246,15 @@ struct RemoteExecutor::Impl {
       if (!answer.has_survey_reply()) fail(ErrorKind::bad_input, kPlace, "wanted a list of shards, found another message");
       if (answer.survey_reply().has_failure()) from_wire(answer.survey_reply().failure()).raise();
       peer.shards.clear();
-      for (const wire::ShardDigest& shard : answer.survey_reply().shards()) peer.shards.push_back({shard.file(), shard.sha256()});
+      for (const wire::ShardDigest& shard : answer.survey_reply().shards())
+        peer.shards.push_back({shard.file(), shard.sha256()});
     });
     std::vector<ShardDigest> shards;
     for (const auto& peer : peers) shards.insert(shards.end(), peer->shards.begin(), peer->shards.end());
     const std::string found = combine_fingerprint(options.config_text, shards, plan->profile);
     if (!fingerprint.empty() && found != fingerprint) {
-      fail(ErrorKind::bad_checkpoint, kPlace, "wanted the model with fingerprint {}, found {}: weights changed meanwhile", fingerprint,
-           found);
+      fail(ErrorKind::bad_checkpoint, kPlace, "wanted the model with fingerprint {}, found {}: weights changed meanwhile",
+           fingerprint, found);
     }
     fingerprint = found;
     every_stage([&](Peer& peer) {
@@ -265,9 +269,10 @@ struct RemoteExecutor::Impl {
       if (!answer.has_loaded()) fail(ErrorKind::bad_input, kPlace, "wanted a loaded stage, found another message");
       if (answer.loaded().has_failure()) from_wire(answer.loaded().failure()).raise();
       peer.loaded = answer.loaded();
-      say(fmt::format("{}: layers {}-{} {}", peer.name, plan->stages[static_cast<size_t>(peer.stage)].layers.begin,
-                      plan->stages[static_cast<size_t>(peer.stage)].layers.end.value - 1,
-                      peer.loaded.reused() ? "are there still" : fmt::format("loaded, {}", human_bytes(peer.loaded.weight_bytes()))));
+      say(fmt::format(
+          "{}: layers {}-{} {}", peer.name, plan->stages[static_cast<size_t>(peer.stage)].layers.begin,
+          plan->stages[static_cast<size_t>(peer.stage)].layers.end.value - 1,
+          peer.loaded.reused() ? "are there still" : fmt::format("loaded, {}", human_bytes(peer.loaded.weight_bytes()))));
     });
     every_stage([&](Peer& peer) {
       wire::Control message;
@@ -383,7 +388,8 @@ struct RemoteExecutor::Impl {
     }
   }
 
-  // ---- what comes back ----------------------------------------------------------------------------------------------------------
+  // ---- what comes back
+  // ----------------------------------------------------------------------------------------------------------
 
   void read(Peer& peer, const std::shared_ptr<Link>& link) {
     std::optional<Failure> failure = guard([&] {
@@ -495,7 +501,8 @@ struct RemoteExecutor::Impl {
                     fmt::format("[executor] sequence {}: wanted a usable state, found that an earlier step of it failed", id)});
   }
 
-  // ---- deadlines ------------------------------------------------------------------------------------------------------------------
+  // ---- deadlines
+  // ------------------------------------------------------------------------------------------------------------------
 
   void watch_steps() {
     std::vector<Clock::time_point> last_done(peers.size());  // of any step, by stage
@@ -523,14 +530,15 @@ struct RemoteExecutor::Impl {
         const double silent = Seconds(Clock::now() - since).count();
         if (silent < limit) break;  // later steps wait for this one
         late = Failure{ErrorKind::stage_timeout,
-                       fmt::format("[pipeline] {}: wanted step {} ({} rows) done within {:.1f} s, found no answer", peers[s]->name,
-                                   open->number, open->rows, limit)};
+                       fmt::format("[pipeline] {}: wanted step {} ({} rows) done within {:.1f} s, found no answer",
+                                   peers[s]->name, open->number, open->rows, limit)};
         break;
       }
       for (const auto& [number, call] : calls) {
         if (call->missing > 0 && Clock::now() > call->deadline && !late) {
-          late = Failure{ErrorKind::stage_timeout, fmt::format("[pipeline] wanted answers to decision {} in time, found {} missing",
-                                                               number, call->missing)};
+          late =
+              Failure{ErrorKind::stage_timeout,
+                      fmt::format("[pipeline] wanted answers to decision {} in time, found {} missing", number, call->missing)};
         }
       }
       if (!late) continue;
@@ -540,7 +548,8 @@ struct RemoteExecutor::Impl {
     }
   }
 
-  // ---- decisions --------------------------------------------------------------------------------------------------------------
+  // ---- decisions
+  // --------------------------------------------------------------------------------------------------------------
 
   void require_ready() const {  // under the mutex
     if (state != State::ready) down_reason.raise();
@@ -552,16 +561,17 @@ struct RemoteExecutor::Impl {
     const uint64_t number = next_number++;
     for (const auto& peer : peers) {
       std::function<Frame()> build = make(*peer, number);
-      static_cast<void>(peer->sender.post([this, raw = peer.get(), link = peer->link, number, of = epoch, build = std::move(build)] {
-        const std::optional<Failure> failure = guard([&] {
-          Frame frame = build();
-          frame.epoch = static_cast<uint32_t>(of);
-          frame.destination = static_cast<uint16_t>(raw->stage);
-          frame.step = number;
-          link->send(frame);
-        });
-        if (failure) go_down({failure->kind, fmt::format("[pipeline] {}: {}", raw->name, failure->message)}, link);
-      }));
+      static_cast<void>(
+          peer->sender.post([this, raw = peer.get(), link = peer->link, number, of = epoch, build = std::move(build)] {
+            const std::optional<Failure> failure = guard([&] {
+              Frame frame = build();
+              frame.epoch = static_cast<uint32_t>(of);
+              frame.destination = static_cast<uint16_t>(raw->stage);
+              frame.step = number;
+              link->send(frame);
+            });
+            if (failure) go_down({failure->kind, fmt::format("[pipeline] {}: {}", raw->name, failure->message)}, link);
+          }));
     }
     return number;
   }
@@ -825,7 +835,8 @@ Json RemoteExecutor::stage_report() {
     wire::Control message;
     message.set_status(true);
     const wire::Control answer = impl_->ask(*peer, message, kAnswerSeconds);
-    if (!answer.has_status_reply()) fail(ErrorKind::bad_input, kPlace, "{}: wanted a status, found another message", peer->name);
+    if (!answer.has_status_reply())
+      fail(ErrorKind::bad_input, kPlace, "{}: wanted a status, found another message", peer->name);
     Json stage = status_json(answer.status_reply().SerializeAsString());
     stage["address"] = peer->address.address;
     report.push_back(std::move(stage));
@@ -856,8 +867,7 @@ Json status_json(const std::string& encoded_status) {
                  {"workspace_bytes", status.workspace_bytes()},
                  {"resident_bytes", status.resident_bytes()},
                  {"peak_bytes", status.peak_bytes()}}},
-               {"seconds",
-                {{"up", up}, {"compute", busy}, {"wait", status.wait_seconds()}, {"send", status.send_seconds()}}},
+               {"seconds", {{"up", up}, {"compute", busy}, {"wait", status.wait_seconds()}, {"send", status.send_seconds()}}},
                {"idle_share", up > 0.0 ? std::clamp(1.0 - busy / up, 0.0, 1.0) : 1.0},
                {"bytes_sent", status.bytes_sent()},
                {"bytes_received", status.bytes_received()},

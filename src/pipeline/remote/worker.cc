@@ -97,7 +97,8 @@ struct Worker::Session {
     int64_t origin = 0;  // stage where a failure arose
   };
 
-  Session(std::shared_ptr<Link> to, const wire::Hello& hello) : coordinator(std::move(to)), node(hello.node()), boot(hello.boot()) {}
+  Session(std::shared_ptr<Link> to, const wire::Hello& hello)
+      : coordinator(std::move(to)), node(hello.node()), boot(hello.boot()) {}
   ~Session() {
     close("the session ended");
     if (reader.joinable()) reader.join();
@@ -170,16 +171,16 @@ struct Worker::Session {
 
   std::mutex mutex;
   std::condition_variable arrived;
-  bool closed = false;               // guarded by mutex
-  std::string reason;                // guarded by mutex
-  bool ready_for_upstream = false;   // guarded by mutex
+  bool closed = false;                // guarded by mutex
+  std::string reason;                 // guarded by mutex
+  bool ready_for_upstream = false;    // guarded by mutex
   std::map<uint64_t, Arrival> inbox;  // guarded by mutex
   std::shared_ptr<Link> upstream;     // guarded by mutex
   std::shared_ptr<Link> downstream;   // set before the first decision; guarded by mutex until then
-  std::unique_ptr<Listed> listed;    // of downstream
-  std::unique_ptr<LinkWatch> watch;  // likewise
-  std::thread reader;                // of downstream: credits and signs of life
-  TaskThread sender;                 // to downstream; last: what it still sends uses the members above
+  std::unique_ptr<Listed> listed;     // of downstream
+  std::unique_ptr<LinkWatch> watch;   // likewise
+  std::thread reader;                 // of downstream: credits and signs of life
+  TaskThread sender;                  // to downstream; last: what it still sends uses the members above
 };
 
 Worker::Worker(WorkerOptions options)
@@ -254,8 +255,8 @@ void Worker::serve(std::unique_ptr<MessageStream> stream, std::span<const std::s
   if (!first.has_hello()) fail(ErrorKind::bad_input, kPlace, "{}: wanted a handshake, found another message", link.peer());
   const wire::Hello& hello = first.hello();
   if (!names.empty() && std::ranges::find(names, hello.node()) == names.end()) {
-    fail(ErrorKind::security, kPlace, "{}: wanted a certificate that names node '{}', found one of {}", link.peer(), hello.node(),
-         fmt::join(names, ", "));
+    fail(ErrorKind::security, kPlace, "{}: wanted a certificate that names node '{}', found one of {}", link.peer(),
+         hello.node(), fmt::join(names, ", "));
   }
   const LinkWatch watch(link, options_.timeouts.heartbeat_interval,
                         2.0 * static_cast<double>(options_.timeouts.heartbeat_misses) * options_.timeouts.heartbeat_interval);
@@ -263,7 +264,8 @@ void Worker::serve(std::unique_ptr<MessageStream> stream, std::span<const std::s
     case wire::Hello::COORDINATOR: return serve_coordinator(shared, hello);
     case wire::Hello::STAGE: return serve_upstream(shared, hello);
     case wire::Hello::OBSERVER: return serve_observer(link, hello);
-    default: fail(ErrorKind::bad_input, kPlace, "{}: wanted role 0, 1 or 2, found {}", link.peer(), static_cast<int>(hello.role()));
+    default:
+      fail(ErrorKind::bad_input, kPlace, "{}: wanted role 0, 1 or 2, found {}", link.peer(), static_cast<int>(hello.role()));
   }
 }
 
@@ -299,7 +301,8 @@ void Worker::serve_coordinator(const std::shared_ptr<Link>& shared, const wire::
         session_->coordinator->cancel("the coordinator came again");
       } else {
         reply.set_busy(session_->node);
-        add_difference(reply, "coordinator in charge", "none", fmt::format("{} ({})", session_->node, session_->coordinator->peer()));
+        add_difference(reply, "coordinator in charge", "none",
+                       fmt::format("{} ({})", session_->node, session_->coordinator->peer()));
       }
     }
     if (reply.differences_size() == 0) session_ = session;
@@ -424,7 +427,8 @@ void Worker::serve_observer(Link& link, const wire::Hello& hello) {
     } else if (message.has_echo_bytes()) {
       // The bytes stand beside the message; as many are asked back.
       const auto bytes = static_cast<uint64_t>(std::max<int64_t>(0, message.echo_bytes()));
-      if (bytes > kMostEchoBytes) fail(ErrorKind::bad_input, kPlace, "echo: wanted at most {} bytes, found {}", kMostEchoBytes, bytes);
+      if (bytes > kMostEchoBytes)
+        fail(ErrorKind::bad_input, kPlace, "echo: wanted at most {} bytes, found {}", kMostEchoBytes, bytes);
       answer.set_echo_bytes(static_cast<int64_t>(bytes));
       Frame echo = control_frame(answer);
       echo.tensors.push_back(FrameTensor::of(
@@ -435,8 +439,9 @@ void Worker::serve_observer(Link& link, const wire::Hello& hello) {
       wire::MeasuredLink& measured = *answer.mutable_measured_link();
       const wire::MeasureLink& wanted = message.measure_link();
       const std::optional<Failure> failure = guard([&] {
-        const LinkMeasure result = measure_link(options_.connect({wanted.address(), wanted.node()}, options_.timeouts.connect),
-                                                options_.link, observer_hello(self(), wanted.node()), wanted.bytes(), wanted.repeats());
+        const LinkMeasure result =
+            measure_link(options_.connect({wanted.address(), wanted.node()}, options_.timeouts.connect), options_.link,
+                         observer_hello(self(), wanted.node()), wanted.bytes(), wanted.repeats());
         measured.set_round_trip(result.round_trip);
         measured.set_bandwidth(result.bandwidth);
       });
@@ -450,7 +455,8 @@ void Worker::serve_observer(Link& link, const wire::Hello& hello) {
 
 void Worker::control(const std::shared_ptr<Session>& session, const wire::Control& message) {
   if (message.has_survey()) {
-    static_cast<void>(compute_.post([this, session, message] { survey(*session, message.survey().plan(), message.survey().stage()); }));
+    static_cast<void>(
+        compute_.post([this, session, message] { survey(*session, message.survey().plan(), message.survey().stage()); }));
   } else if (message.has_load()) {
     static_cast<void>(compute_.post([this, session, message] { load(*session, message); }));
   } else if (message.has_connect()) {
@@ -498,7 +504,8 @@ void Worker::load(Session& session, const wire::Control& message) {
   }
   const std::optional<Failure> failure = guard([&] {
     const LayerRange layers = stage_layers(wanted.plan(), wanted.stage());
-    if (!loaded_ || loaded_->layers != layers) fail(ErrorKind::bad_input, kPlace, "wanted a survey of the stage before its load");
+    if (!loaded_ || loaded_->layers != layers)
+      fail(ErrorKind::bad_input, kPlace, "wanted a survey of the stage before its load");
     const wire::PlannedStage& planned = wanted.plan().stages(static_cast<int>(wanted.stage()));
     StageOptions options;
     options.layers = layers;
@@ -524,7 +531,8 @@ void Worker::load(Session& session, const wire::Control& message) {
       progress.mutable_load_progress()->set_done(total);
       session.send(progress);
       StageRunnerOptions runner;
-      runner.threads = options_.threads > 0 ? options_.threads : std::clamp<int>(static_cast<int>(std::thread::hardware_concurrency()), 1, 1024);
+      runner.threads = options_.threads > 0 ? options_.threads
+                                            : std::clamp<int>(static_cast<int>(std::thread::hardware_concurrency()), 1, 1024);
       runner.backend = options_.backend;
       runner.profile = options.profile;
       loaded_->runner = std::make_unique<StageRunner>(make_stage(loaded_->checkpoint, options), runner);
@@ -590,7 +598,8 @@ void Worker::connect(const std::shared_ptr<Session>& session) {
     }
     if (session->stage + 1 < session->plan.stages_size()) {
       const wire::PlannedStage& next = session->plan.stages(static_cast<int>(session->stage + 1));
-      auto link = std::make_shared<Link>(options_.connect({next.address(), next.node()}, options_.timeouts.connect), options_.link);
+      auto link =
+          std::make_shared<Link>(options_.connect({next.address(), next.node()}, options_.timeouts.connect), options_.link);
       wire::Hello hello = self();
       hello.set_to_node(next.node());
       hello.set_epoch(session->epoch);
@@ -637,8 +646,8 @@ void Worker::decide(const std::shared_ptr<Session>& session, const Frame& frame)
     fail(ErrorKind::bad_input, kPlace, "E_EPOCH: wanted epoch {}, found {}", session->epoch, frame.epoch);
   }
   if (frame.step != session->next_number) {
-    fail(ErrorKind::bad_input, kPlace, "{}: wanted decision {}, found {}", frame.step < session->next_number ? "E_STEP_DUP" : "E_STEP_GAP",
-         session->next_number, frame.step);
+    fail(ErrorKind::bad_input, kPlace, "{}: wanted decision {}, found {}",
+         frame.step < session->next_number ? "E_STEP_DUP" : "E_STEP_GAP", session->next_number, frame.step);
   }
   ++session->next_number;
   static_cast<void>(compute_.post([this, session, kept, queued] { run_step(session, kept->step, kept, queued); }));
@@ -709,32 +718,33 @@ void Worker::run_step(const std::shared_ptr<Session>& session, uint64_t number, 
       // The last stage's answer is what tokens wait for; a middle one's says how far the step has come.
       Session* raw = session.get();
       auto handover = std::make_shared<Handover>(std::move(outcome.handover));
-      static_cast<void>(session->sender.post([this, raw, number, handover, origin, decision = std::make_shared<wire::Decision>(decision)] {
-        const double start = now();
-        const std::optional<Failure> lost = guard([&] {
-          Frame out;
-          if (handover->failure) {
-            out = message_frame(FrameType::abort, to_wire(*handover->failure, origin));
-          } else {
-            out.type = FrameType::payload;
-            auto packed = std::make_shared<const Tensor>(pack_boundary(*handover->boundary, raw->activation));
-            out.tensors.push_back(
-                FrameTensor::of(handover->boundary->sealed ? TensorKind::sealed : TensorKind::hidden, std::move(packed)));
-            out.rows = sequence_rows(decision->step());
-          }
-          out.epoch = static_cast<uint32_t>(raw->epoch);
-          out.source = static_cast<uint16_t>(raw->stage);
-          out.destination = static_cast<uint16_t>(raw->stage + 1);
-          out.step = number;
-          raw->downstream->send(out);
-        });
-        const std::lock_guard lock(counters_->mutex);
-        counters_->send += now() - start;
-        if (!lost || raw->is_closed()) return;
-        const wire::PlannedStage& to = raw->plan.stages(static_cast<int>(raw->stage + 1));
-        const Failure told{lost->kind, fmt::format("link to {} ({}): {}", to.node(), to.address(), lost->message)};
-        raw->send(message_frame(FrameType::abort, to_wire(told, raw->stage + 1)));
-      }));
+      static_cast<void>(
+          session->sender.post([this, raw, number, handover, origin, decision = std::make_shared<wire::Decision>(decision)] {
+            const double start = now();
+            const std::optional<Failure> lost = guard([&] {
+              Frame out;
+              if (handover->failure) {
+                out = message_frame(FrameType::abort, to_wire(*handover->failure, origin));
+              } else {
+                out.type = FrameType::payload;
+                auto packed = std::make_shared<const Tensor>(pack_boundary(*handover->boundary, raw->activation));
+                out.tensors.push_back(
+                    FrameTensor::of(handover->boundary->sealed ? TensorKind::sealed : TensorKind::hidden, std::move(packed)));
+                out.rows = sequence_rows(decision->step());
+              }
+              out.epoch = static_cast<uint32_t>(raw->epoch);
+              out.source = static_cast<uint16_t>(raw->stage);
+              out.destination = static_cast<uint16_t>(raw->stage + 1);
+              out.step = number;
+              raw->downstream->send(out);
+            });
+            const std::lock_guard lock(counters_->mutex);
+            counters_->send += now() - start;
+            if (!lost || raw->is_closed()) return;
+            const wire::PlannedStage& to = raw->plan.stages(static_cast<int>(raw->stage + 1));
+            const Failure told{lost->kind, fmt::format("link to {} ({}): {}", to.node(), to.address(), lost->message)};
+            raw->send(message_frame(FrameType::abort, to_wire(told, raw->stage + 1)));
+          }));
     }
     wire::Spans& spans = *done.mutable_spans();
     spans.set_queued(queued);
