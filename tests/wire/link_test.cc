@@ -204,7 +204,7 @@ TEST(Link, ChunkedFramesOfBothEndsPassEachOtherThroughAFullStream) {
 }
 
 TEST(Link, PayloadFramesWaitForCreditAndOthersDoNot) {
-  const Links links = make_links({.credits = 2});
+  const Links links = make_links({.limits = {}, .credits = 2});
   links.a->send(payload(1));
   links.a->send(payload(2));
   auto third = in_thread([&] { links.a->send(payload(3)); });
@@ -228,7 +228,7 @@ TEST(Link, PayloadFramesWaitForCreditAndOthersDoNot) {
 }
 
 TEST(Link, NoCreditInTimeIsATimeoutAndTheLinkGoesOn) {
-  const Links links = make_links({.credits = 1, .send_timeout = 0.05});
+  const Links links = make_links({.limits = {}, .credits = 1, .send_timeout = 0.05});
   links.a->send(payload(1));
   EXPECT_THAT(message_of_error(ErrorKind::stage_timeout, [&] { links.a->send(payload(2)); }),
               HasSubstr("[link in-process] credit: wanted one within 0.05 s, found none"));
@@ -238,7 +238,7 @@ TEST(Link, NoCreditInTimeIsATimeoutAndTheLinkGoesOn) {
 }
 
 TEST(Link, AStreamThatTakesNothingIsATimeout) {
-  Scripted scripted({.credits = 1, .send_timeout = 0.1});
+  Scripted scripted({.limits = {}, .credits = 1, .send_timeout = 0.1});
   scripted.script->hold(true);
   EXPECT_THAT(message_of_error(ErrorKind::stage_timeout, [&] { scripted.link->send(control("x")); }),
               HasSubstr("send: wanted the stream to take a message within 0.1 s"));
@@ -248,7 +248,7 @@ TEST(Link, AStreamThatTakesNothingIsATimeout) {
 }
 
 TEST(Link, AFrameThatWaitedBehindAnotherIsTakenBackWhole) {
-  Scripted scripted({.credits = 2, .send_timeout = 0.3});
+  Scripted scripted({.limits = {}, .credits = 2, .send_timeout = 0.3});
   scripted.script->hold(true);
   auto stuck = in_thread([&] { message_of_error(ErrorKind::stage_timeout, [&] { scripted.link->send(payload(1)); }); });
   std::this_thread::sleep_for(100ms);
@@ -325,7 +325,7 @@ TEST(Link, AFloodOfPingsKeepsNoFrameBack) {
 }
 
 TEST(Link, CancelEndsEveryWaitingAndLaterCallOfBothEndsWithTheFirstReason) {
-  const Links links = make_links({.credits = 0});
+  const Links links = make_links({.limits = {}, .credits = 0});
   const auto lost = [](auto body) { return in_thread([body] { return message_of_error(ErrorKind::stage_lost, body); }); };
   std::vector<std::future<std::string>> own;
   own.push_back(lost([&] { links.a->send(payload(1)); }));
@@ -376,7 +376,7 @@ TEST(Link, TheEndInsideAFrameIsNoGoodOrder) {
 }
 
 TEST(Link, APayloadWithoutCreditIsRefused) {
-  Scripted scripted({.credits = 1});
+  Scripted scripted({.limits = {}, .credits = 1});
   scripted.script->give(payload(1));
   scripted.script->give(payload(2));
   EXPECT_EQ(scripted.link->receive()->step, 1U);
@@ -386,7 +386,7 @@ TEST(Link, APayloadWithoutCreditIsRefused) {
 
 TEST(Link, CreditsOfNoSenseAreRefused) {
   for (const uint64_t count : {uint64_t{0}, uint64_t{1} << 20U, UINT64_MAX}) {
-    Scripted scripted({.credits = 1});
+    Scripted scripted({.limits = {}, .credits = 1});
     Frame credit;
     credit.type = FrameType::credit;
     credit.step = count;
@@ -397,7 +397,7 @@ TEST(Link, CreditsOfNoSenseAreRefused) {
 }
 
 TEST(Link, WhoWaitsForCreditLearnsThatTheOtherEndFinished) {
-  const Links links = make_links({.credits = 0});
+  const Links links = make_links({.limits = {}, .credits = 0});
   auto sender = in_thread([&] { return message_of_error(ErrorKind::stage_lost, [&] { links.a->send(payload(1)); }); });
   links.b->finish();
   EXPECT_FALSE(links.a->receive().has_value());
@@ -416,7 +416,7 @@ TEST(Link, NothingIsSentAfterFinish) {
 }
 
 TEST(Link, FinishWaitsForAStreamThatTakesNothingNoLongerThanSend) {
-  Scripted scripted({.send_timeout = 0.1});
+  Scripted scripted({.limits = {}, .credits = 2, .send_timeout = 0.1});
   scripted.script->hold(true);
   scripted.link->ping();
   scripted.link->finish();
@@ -451,7 +451,7 @@ TEST(Link, CountersCountMessagesWholeAndPayloadsAlone) {
 }
 
 TEST(Link, ManyThreadsSendThroughOneLink) {
-  const Links links = make_links({.credits = 1}, 2);
+  const Links links = make_links({.limits = {}, .credits = 1}, 2);
   constexpr uint64_t kThreads = 4;
   constexpr uint64_t kFrames = 50;
   auto credits = drain(*links.a);
