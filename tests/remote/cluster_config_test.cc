@@ -615,10 +615,18 @@ TEST(ClusterConfig, Addresses) {
 
 TEST(ClusterConfig, WhatIsNoTomlIsRefusedWithItsPlace) {
   expect_refused("[cluster\n", {"line 1", "column", "wanted TOML"});
+  for (const char* header : {"[[[1]]]", "[[=", "[", "\xEF\xBB\xBF[[]]", "  [ ]"})
+    expect_refused(header, {"line 1", "wanted TOML"});
   expect_refused(pair_with("name = \"again\"\n"), {"line 4", "wanted TOML", "name"});
   expect_refused("name = \"\xFF\"\n", {"wanted TOML"});
   expect_refused(std::string((1U << 20) + 1, '\n'), {"at most 1048576 bytes"});
   expect_refused("cluster = 3\n", {"cluster (line 1)", "a table, found 3"});
+  for (const char* text : {"[clusté]",
+                           "x =\xC2\xA0"
+                           "1",
+                           "x = \"\"\"\\\n é\"\"\"", "x = 1 é"})
+    expect_refused(text, {"wanted TOML", "ASCII outside of comments and strings of one line"});
+  EXPECT_EQ(parse("# é\n" + pair_but("\"pair\"", "'é' # é")).name, "é");
   // Deep inputs do not reach the parser.
   std::string brackets(100000, '[');
   expect_refused("x = " + brackets, {"line 1", "brackets"});

@@ -48,14 +48,19 @@ std::string shown(const toml::node& node) {
   }
 }
 
-// The parser recurses into brackets, and into dotted keys when it frees them.
-void require_shallow(std::string_view text, const std::string& file) {
+// What the parser (toml++ 3.3) does not look at: it recurses into brackets, and into dotted keys when it frees them; its search
+// for blanks is undefined for most characters that are not ASCII.
+void require_parsable(std::string_view text, const std::string& file) {
+  constexpr std::string_view kBeforeString = "=,[{.\n";
   int brackets = 0;
   int dots = 0;
   int64_t line = 1;
+  char before = '\n';        // the last character that is no blank, outside of strings
   std::string_view closing;  // of the string that is open
-  for (size_t i = 0; i < text.size(); ++i) {
+  for (size_t i = text.starts_with("\xEF\xBB\xBF") ? 3 : 0; i < text.size(); ++i) {
     const char c = text[i];
+    if (static_cast<unsigned char>(c) > 0x7F && closing.size() != 1)
+      fail(ErrorKind::bad_input, file, "line {}: wanted TOML: ASCII outside of comments and strings of one line", line);
     if (c == '\n') {
       ++line;
       dots = 0;
@@ -69,11 +74,12 @@ void require_shallow(std::string_view text, const std::string& file) {
       }
     } else if (c == '#') {
       while (i + 1 < text.size() && text[i + 1] != '\n') ++i;
-    } else if (c == '"' || c == '\'') {
+    } else if ((c == '"' || c == '\'') && kBeforeString.find(before) != std::string_view::npos) {
       const std::string_view one = c == '"' ? "\"" : "'";
       const std::string_view three = c == '"' ? "\"\"\"" : "'''";
       closing = text.substr(i).starts_with(three) ? three : one;
       i += closing.size() - 1;
+      before = c;
     } else if (c == '[' || c == '{') {
       ++brackets;
     } else if ((c == ']' || c == '}') && brackets > 0) {
@@ -81,6 +87,7 @@ void require_shallow(std::string_view text, const std::string& file) {
     } else if (c == '.') {
       ++dots;
     }
+    if (closing.empty() && c != ' ' && c != '\t') before = text[i];
     if (brackets > kMostBrackets)
       fail(ErrorKind::bad_input, file, "line {}: wanted at most {} brackets within each other, found more", line,
            kMostBrackets);
@@ -441,7 +448,7 @@ class NodeReader {
 toml::table parse(std::string_view text, const std::string& file) {
   if (static_cast<int64_t>(text.size()) > kMostFileBytes)
     fail(ErrorKind::bad_input, file, "wanted at most {} bytes, found {}", kMostFileBytes, text.size());
-  require_shallow(text, file);
+  require_parsable(text, file);
   try {
     return toml::parse(text);
   } catch (const toml::parse_error& error) {
