@@ -5,7 +5,6 @@
 
 #include "base/error.h"
 #include "base/worker_pool.h"
-#include "formats/shard_index.h"
 
 namespace weft {
 namespace {
@@ -36,29 +35,41 @@ void refuse_absent(const fs::path& folder, const std::vector<std::string>& names
        fmt::join(absent, ", "));
 }
 
+std::vector<std::string> unlisted(const fs::path& folder, const ShardIndex& index) {
+  std::vector<std::string> present = safetensors_names(folder);
+  const std::vector<std::string>& names = index.files();
+  std::erase_if(present, [&](const std::string& name) { return std::ranges::find(names, name) != names.end(); });
+  std::ranges::sort(present);
+  return present;
+}
+
+constexpr std::string_view kDisagreement =
+    "the index does not match the files (rebuild the index from the headers, or fetch it again)";
+
+[[noreturn]] void refuse_wrong_file(const fs::path& folder, std::string_view tensor, std::string_view wanted,
+                                    std::string_view found) {
+  fail(ErrorKind::bad_checkpoint, (folder / kShardIndexName).string(), "tensor '{}': wanted in file {}, found {}; {}", tensor,
+       wanted, found, kDisagreement);
+}
+
+[[noreturn]] void refuse_unlisted_tensor(const fs::path& folder, std::string_view tensor, std::string_view file) {
+  fail(ErrorKind::bad_checkpoint, (folder / kShardIndexName).string(),
+       "tensor '{}': found in file {}, missing in the index; {}", tensor, file, kDisagreement);
+}
+
 // The first difference in the order of the index, then in the order of the headers.
 void refuse_disagreement(const Inventory& inventory, const ShardIndex& index) {
-  const std::string place = (inventory.folder() / kShardIndexName).string();
-  constexpr std::string_view hint =
-      "the index does not match the files (rebuild the index from the headers, or fetch it again)";
+  const fs::path& folder = inventory.folder();
   for (uint32_t i = 0; i < index.size(); ++i) {
     const std::string& wanted = index.files()[index.file_of(i)];
     const std::optional<TensorId> found = inventory.find(index.name(i));
-    if (!found)
-      fail(ErrorKind::bad_checkpoint, place, "tensor '{}': wanted in file {}, found in no file; {}", index.name(i), wanted,
-           hint);
-    if (inventory.file(*found).name != wanted) {
-      fail(ErrorKind::bad_checkpoint, place, "tensor '{}': wanted in file {}, found in file {}; {}", index.name(i), wanted,
-           inventory.file(*found).name, hint);
-    }
+    if (!found) refuse_wrong_file(folder, index.name(i), wanted, "in no file");
+    if (inventory.file(*found).name != wanted)
+      refuse_wrong_file(folder, index.name(i), wanted, "in file " + inventory.file(*found).name);
   }
   if (inventory.size() == index.size()) return;
-  for (TensorId id = 0; id < inventory.size(); ++id) {
-    if (!index.find(inventory.name(id))) {
-      fail(ErrorKind::bad_checkpoint, place, "tensor '{}': found in file {}, missing in the index; {}", inventory.name(id),
-           inventory.file(id).name, hint);
-    }
-  }
+  for (TensorId id = 0; id < inventory.size(); ++id)
+    if (!index.find(inventory.name(id))) refuse_unlisted_tensor(folder, inventory.name(id), inventory.file(id).name);
 }
 
 }  // namespace
@@ -81,50 +92,90 @@ Inventory Inventory::scan(const fs::path& folder, const InventoryOptions& option
     inventory.records_.reserve(index->size());
     names = index->files();
     refuse_absent(folder, names);
-    std::vector<std::string> present = safetensors_names(folder);
-    std::erase_if(present, [&](const std::string& name) { return std::ranges::find(names, name) != names.end(); });
-    std::ranges::sort(present);
-    inventory.unlisted_files_ = std::move(present);
+    inventory.unlisted_files_ = unlisted(folder, *index);
   } else {
     names = safetensors_names(folder);
     if (names.empty())
       fail(ErrorKind::bad_checkpoint, folder.string(), "wanted *.safetensors files or {}, found neither", kShardIndexName);
   }
-  std::ranges::sort(names);
-  if (names.size() > kMaxFiles)
-    fail(ErrorKind::unsupported, folder.string(), "wanted at most {} files, found {}", kMaxFiles, names.size());
-  for (std::string& name : names) inventory.files_.push_back({.name = std::move(name)});
-
-  WorkerPool pool(std::max(options.threads, 1));
-  for (size_t first = 0; first < inventory.files_.size(); first += kFilesAtOnce) {
-    const size_t count = std::min(kFilesAtOnce, inventory.files_.size() - first);
-    std::array<SafetensorsHeader, kFilesAtOnce> headers;
-    pool.parallel_for(static_cast<int64_t>(count), 1, [&](int64_t begin, int64_t end) {
-      std::vector<std::byte> buffer;
-      for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) {
-        InventoryFile& file = inventory.files_[first + i];
-        const ReadFile opened(folder / file.name);
-        file.size = opened.size();
-        headers[i] = read_safetensors_header(opened, buffer);
-      }
-    });
-    for (size_t i = 0; i < count; ++i) inventory.add(static_cast<uint32_t>(first + i), headers[i]);
-  }
+  inventory.set_files(std::move(names));
+  inventory.read_headers(options.threads, [&](uint32_t file, const SafetensorsHeader& header) {
+    for (const TensorEntry& entry : header.entries()) inventory.add(file, entry);
+  });
   if (index) refuse_disagreement(inventory, *index);
   return inventory;
 }
 
-void Inventory::add(uint32_t file_index, const SafetensorsHeader& header) {
-  InventoryFile& file = files_[file_index];
-  file.header_size = header.data_begin();
-  file.tensors = static_cast<int64_t>(header.entries().size());
-  for (const TensorEntry& entry : header.entries()) {
-    if (!names_.insert(entry.name)) {
-      fail(ErrorKind::bad_checkpoint, folder_.string(), "tensor '{}': wanted in one file, found in {} and {}", entry.name,
-           this->file(*names_.find(entry.name)).name, file.name);
+Inventory Inventory::scan_part(const fs::path& folder, const ShardIndex& index, const std::vector<bool>& wanted, int threads) {
+  Inventory inventory;
+  inventory.folder_ = folder;
+  inventory.has_index_ = true;
+  inventory.index_total_size_ = index.total_size();
+  inventory.unlisted_files_ = unlisted(folder, index);
+  std::vector<bool> opened(index.files().size());
+  for (uint32_t i = 0; i < index.size(); ++i)
+    if (wanted[i]) opened[index.file_of(i)] = true;
+  std::vector<std::string> names;
+  for (size_t f = 0; f < opened.size(); ++f)
+    if (opened[f]) names.push_back(index.files()[f]);
+  refuse_absent(folder, names);
+  inventory.set_files(std::move(names));
+
+  std::vector<bool> seen(index.size());
+  inventory.read_headers(threads, [&](uint32_t file, const SafetensorsHeader& header) {
+    const std::string& name = inventory.files_[file].name;
+    for (const TensorEntry& entry : header.entries()) {
+      const std::optional<uint32_t> listed = index.find(entry.name);
+      if (!listed) refuse_unlisted_tensor(folder, entry.name, name);
+      if (index.files()[index.file_of(*listed)] != name)
+        refuse_wrong_file(folder, entry.name, index.files()[index.file_of(*listed)], "in file " + name);
+      seen[*listed] = true;
+      if (wanted[*listed]) inventory.add(file, entry);
     }
-    records_.push_back({entry.begin, intern(entry.shape), static_cast<uint16_t>(file_index), entry.dtype});
+  });
+  for (uint32_t i = 0; i < index.size(); ++i) {
+    const uint32_t file = index.file_of(i);
+    if (opened[file] && !seen[i]) refuse_wrong_file(folder, index.name(i), index.files()[file], "no such tensor in it");
   }
+  return inventory;
+}
+
+void Inventory::set_files(std::vector<std::string> names) {
+  std::ranges::sort(names);
+  if (names.size() > kMaxFiles)
+    fail(ErrorKind::unsupported, folder_.string(), "wanted at most {} files, found {}", kMaxFiles, names.size());
+  for (std::string& name : names) files_.push_back({.name = std::move(name)});
+}
+
+void Inventory::read_headers(int threads, const std::function<void(uint32_t, const SafetensorsHeader&)>& use) {
+  WorkerPool pool(std::max(threads, 1));
+  for (size_t first = 0; first < files_.size(); first += kFilesAtOnce) {
+    const size_t count = std::min(kFilesAtOnce, files_.size() - first);
+    std::array<SafetensorsHeader, kFilesAtOnce> headers;
+    pool.parallel_for(static_cast<int64_t>(count), 1, [&](int64_t begin, int64_t end) {
+      std::vector<std::byte> buffer;
+      for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) {
+        InventoryFile& file = files_[first + i];
+        const ReadFile opened(folder_ / file.name);
+        file.size = opened.size();
+        headers[i] = read_safetensors_header(opened, buffer);
+      }
+    });
+    for (size_t i = 0; i < count; ++i) {
+      const auto file = static_cast<uint32_t>(first + i);
+      files_[file].header_size = headers[i].data_begin();
+      files_[file].tensors = static_cast<int64_t>(headers[i].entries().size());
+      use(file, headers[i]);
+    }
+  }
+}
+
+void Inventory::add(uint32_t file_index, const TensorEntry& entry) {
+  if (!names_.insert(entry.name)) {
+    fail(ErrorKind::bad_checkpoint, folder_.string(), "tensor '{}': wanted in one file, found in {} and {}", entry.name,
+         file(*names_.find(entry.name)).name, files_[file_index].name);
+  }
+  records_.push_back({entry.begin, intern(entry.shape), static_cast<uint16_t>(file_index), entry.dtype});
 }
 
 uint32_t Inventory::intern(const Shape& shape) {

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -12,6 +13,7 @@
 
 #include "formats/name_table.h"
 #include "formats/safetensors.h"
+#include "formats/shard_index.h"
 #include "tensor/dtype.h"
 #include "tensor/shape.h"
 
@@ -45,6 +47,13 @@ class Inventory {
   // an index that disagrees with the headers (the first differing tensor and its files are named).
   [[nodiscard]] static Inventory scan(const std::filesystem::path& folder, const InventoryOptions& options = {});
 
+  // A part of the checkpoint: the tensors of `index`, which is the folder's own, for which `wanted` [index.size()] is true.
+  // Reads the headers of the files that hold one of them; no other file needs to be there, and none is opened. Throws
+  // bad_checkpoint for absent files of those, a faulty header, and where the index disagrees with these headers in any tensor,
+  // wanted or not.
+  [[nodiscard]] static Inventory scan_part(const std::filesystem::path& folder, const ShardIndex& index,
+                                           const std::vector<bool>& wanted, int threads = InventoryOptions().threads);
+
   [[nodiscard]] const std::filesystem::path& folder() const { return folder_; }
   [[nodiscard]] bool has_index() const { return has_index_; }
   [[nodiscard]] std::optional<int64_t> index_total_size() const { return index_total_size_; }       // as the index states it
@@ -61,7 +70,7 @@ class Inventory {
   [[nodiscard]] int64_t bytes(TensorId id) const;
   [[nodiscard]] TensorEntry entry(TensorId id) const;
 
-  [[nodiscard]] const std::vector<InventoryFile>& files() const { return files_; }  // sorted by name
+  [[nodiscard]] const std::vector<InventoryFile>& files() const { return files_; }  // whose headers were read, sorted by name
   [[nodiscard]] std::filesystem::path path_of(uint32_t file_index) const { return folder_ / files_[file_index].name; }
   [[nodiscard]] std::vector<DTypeTotal> by_dtype() const;  // only those that occur, in the order of DType
   [[nodiscard]] int64_t data_bytes() const;                // of all tensors
@@ -75,7 +84,10 @@ class Inventory {
     DType dtype;
   };
 
-  void add(uint32_t file_index, const SafetensorsHeader& header);
+  void set_files(std::vector<std::string> names);
+  // Calls `use` with each file's header, in the order of the files.
+  void read_headers(int threads, const std::function<void(uint32_t file_index, const SafetensorsHeader& header)>& use);
+  void add(uint32_t file_index, const TensorEntry& entry);
   uint32_t intern(const Shape& shape);
 
   std::filesystem::path folder_;

@@ -56,7 +56,6 @@ PackedTensors::PackedTensors(const Inventory& inventory) : inventory_(&inventory
   const std::string place = inventory.folder().string();
   for (TensorId id = 0; id < inventory.size(); ++id) {
     const std::string_view name = inventory.name(id);
-    if (name.ends_with(kZeroPointSuffix)) has_zero_points_ = true;
     if (const auto stem = stem_of(name, kScaleSuffix)) {
       if (!inventory.find(joined(*stem, kPackedSuffix))) {
         fail(ErrorKind::bad_checkpoint, place, "tensor '{}': orphan scale, found no tensor '{}'", name,
@@ -76,6 +75,17 @@ PackedTensors::PackedTensors(const Inventory& inventory) : inventory_(&inventory
     pairs_.push_back({id, *scale});
     check_pair(inventory, pairs_.back());
   }
+}
+
+void PackedNames::add(std::string_view name) {
+  if (name.ends_with(kZeroPointSuffix)) has_zero_points = true;
+  if (stem_of(name, kPackedSuffix)) packed.push_back(name);
+}
+
+PackedNames packed_names(const Inventory& inventory) {
+  PackedNames names;
+  for (TensorId id = 0; id < inventory.size(); ++id) names.add(inventory.name(id));
+  return names;
 }
 
 const PackedPair* PackedTensors::find(std::string_view virtual_name) const {

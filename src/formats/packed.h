@@ -41,14 +41,23 @@ class PackedTensors {
   [[nodiscard]] const PackedPair* find(std::string_view virtual_name) const;     // nullptr: not packed
   [[nodiscard]] std::string virtual_name(const PackedPair& pair) const;          // "P.weight"
   [[nodiscard]] Shape virtual_shape(const PackedPair& pair) const;               // [rows, cols]
-  [[nodiscard]] bool has_zero_points() const { return has_zero_points_; }
   [[nodiscard]] const Inventory& inventory() const { return *inventory_; }
 
  private:
   const Inventory* inventory_;
   std::vector<PackedPair> pairs_;
-  bool has_zero_points_ = false;
 };
+
+// What the configuration is checked against: names alone, so that those of a whole checkpoint can be checked where only a part
+// of it is opened.
+struct PackedNames {
+  std::vector<std::string_view> packed;  // "P.weight_packed"
+  bool has_zero_points = false;
+
+  // Takes note of a stored tensor's name, which must outlive this.
+  void add(std::string_view name);
+};
+[[nodiscard]] PackedNames packed_names(const Inventory& inventory);
 
 // `quantization_config` of a parsed config.json: in `text_config`, at the top level, or (equal) in both. nullptr when there is
 // none. Throws bad_checkpoint when the two differ. `place`: the file's name.
@@ -65,14 +74,14 @@ struct QuantizationRules {
 [[nodiscard]] QuantizationRules check_quantization_config(const Json& quantization_config, std::string_view place,
                                                           bool has_zero_points);
 
-// Checks that every pair is eligible: its module is a Linear according to `is_linear` (which gets the module's name, the
-// virtual name without ".weight"), some target matches it and no ignore entry does (mx_formats 2.5). Throws bad_checkpoint
-// naming the first pair "outside the packed-weight policy", and unsupported for a pattern that is not understood.
-void check_packed_policy(const PackedTensors& packed, const QuantizationRules& rules, std::string_view place,
+// Checks that every packed tensor is eligible: its module is a Linear according to `is_linear` (which gets the module's name,
+// the virtual name without ".weight"), some target matches it and no ignore entry does (mx_formats 2.5). Throws bad_checkpoint
+// naming the first one "outside the packed-weight policy", and unsupported for a pattern that is not understood.
+void check_packed_policy(const PackedNames& names, const QuantizationRules& rules, std::string_view place,
                          const std::function<bool(std::string_view module)>& is_linear);
 
-// The two functions above for a whole checkpoint: a checkpoint with pairs must have a quantization_config that allows them.
-void check_packed_against_config(const PackedTensors& packed, const Json& config, std::string_view place,
+// The two functions above for a whole checkpoint: one with packed tensors must have a quantization_config that allows them.
+void check_packed_against_config(const PackedNames& names, const Json& config, std::string_view place,
                                  const std::function<bool(std::string_view module)>& is_linear);
 
 // Rows [row_begin, row_end) and columns [col_begin, col_end) of a virtual tensor, as bytes of its two tensors.

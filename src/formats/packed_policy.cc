@@ -167,7 +167,7 @@ QuantizationRules check_quantization_config(const Json& quantization_config, std
   return ConfigChecker(place, has_zero_points).check(quantization_config);
 }
 
-void check_packed_policy(const PackedTensors& packed, const QuantizationRules& rules, std::string_view place,
+void check_packed_policy(const PackedNames& names, const QuantizationRules& rules, std::string_view place,
                          const std::function<bool(std::string_view module)>& is_linear) {
   std::vector<Pattern> targets;
   std::vector<Pattern> ignore;
@@ -180,9 +180,8 @@ void check_packed_policy(const PackedTensors& packed, const QuantizationRules& r
   const auto tells = [](const Pattern& pattern) { return pattern.tells_digits(); };
   const bool by_template = !any(targets, tells) && !any(ignore, tells);
   std::map<std::string, bool> known;
-  for (const PackedPair& pair : packed.pairs()) {
-    const std::string name = packed.virtual_name(pair);
-    const std::string module = name.substr(0, name.size() - std::string_view(".weight").size());
+  for (const std::string_view name : names.packed) {
+    const std::string module(name.substr(0, name.size() - kPackedSuffix.size()));
     bool eligible = is_linear(module);
     if (eligible) {
       std::string key = module;
@@ -195,22 +194,22 @@ void check_packed_policy(const PackedTensors& packed, const QuantizationRules& r
       eligible = entry->second;
     }
     if (!eligible) {
-      fail(ErrorKind::bad_checkpoint, place, "tensor '{}' is packed, but lies outside the packed-weight policy of {}",
-           packed.inventory().name(pair.packed), kKey);
+      fail(ErrorKind::bad_checkpoint, place, "tensor '{}' is packed, but lies outside the packed-weight policy of {}", name,
+           kKey);
     }
   }
 }
 
-void check_packed_against_config(const PackedTensors& packed, const Json& config, std::string_view place,
+void check_packed_against_config(const PackedNames& names, const Json& config, std::string_view place,
                                  const std::function<bool(std::string_view module)>& is_linear) {
   const Json* quantization = find_quantization_config(config, place);
   if (quantization == nullptr) {
-    if (packed.pairs().empty()) return;
+    if (names.packed.empty()) return;
     fail(ErrorKind::bad_checkpoint, place, "wanted '{}' for {} packed tensors, the first of them '{}', found no such key", kKey,
-         packed.pairs().size(), packed.inventory().name(packed.pairs().front().packed));
+         names.packed.size(), names.packed.front());
   }
-  const QuantizationRules rules = check_quantization_config(*quantization, place, packed.has_zero_points());
-  check_packed_policy(packed, rules, place, is_linear);
+  const QuantizationRules rules = check_quantization_config(*quantization, place, names.has_zero_points);
+  check_packed_policy(names, rules, place, is_linear);
 }
 
 }  // namespace weft

@@ -1,10 +1,19 @@
 // What crosses from one stage to the next: hidden rows and, with Attention Residuals, the frozen residual blocks (ruling R1).
+//
+//     const BoundaryForm form = boundary_form(config, s, activation_dtype(profile));
+//     Tensor wire = pack_boundary(boundary, form.activation);                            // stage [.., s)
+//     Boundary same = unpack_boundary(wire.view(), boundary.sealed, form, batch.rows()); // stage [s, ..)
+//
+// In memory a boundary is float32. In profile bf16 all its values are bf16 values, so that half the bytes cross and not one bit
+// is lost.
 #pragma once
 
 #include <memory>
 #include <vector>
 
 #include "base/units.h"
+#include "model/model_config.h"
+#include "ops/context.h"
 #include "tensor/tensor.h"
 
 namespace weft {
@@ -20,10 +29,30 @@ struct Boundary {
   [[nodiscard]] int64_t planes() const { return static_cast<int64_t>(blocks.size()) + 1; }
 };
 
-// The wire form [T, (K+1) * D]: the running sum first, then the blocks in storage order.
-[[nodiscard]] Tensor pack_boundary(const Boundary& boundary);
+// What every boundary before a layer looks like on the wire: [T, (K+1) * D], the running sum first, then the blocks in storage
+// order.
+struct BoundaryForm {
+  LayerIndex layer;    // s
+  int64_t blocks = 0;  // K
+  bool sealed = false;
+  int64_t hidden_size = 0;        // D
+  DType activation = DType::f32;  // F32 or BF16
 
-// The reverse. Throws bad_input naming s, K and the received shape when the width is not (blocks + 1) * hidden_size.
-[[nodiscard]] Boundary unpack_boundary(TensorView packed, LayerIndex layer, int64_t blocks, int64_t hidden_size, bool sealed);
+  [[nodiscard]] int64_t planes() const { return blocks + 1; }
+  [[nodiscard]] int64_t width() const { return planes() * hidden_size; }
+  friend bool operator==(const BoundaryForm&, const BoundaryForm&) = default;
+};
+[[nodiscard]] BoundaryForm boundary_form(const ModelConfig& config, LayerIndex layer, DType activation);
+
+// The type in which activations cross without loss: F32 in profile exact, BF16 in profile bf16.
+[[nodiscard]] DType activation_dtype(ops::Profile profile);
+
+// The wire form in F32 or BF16. Nothing is rounded: throws an internal error naming plane, row and value when a value is no
+// BF16 value, unsupported for another type.
+[[nodiscard]] Tensor pack_boundary(const Boundary& boundary, DType activation);
+
+// The reverse, of `rows` rows; `sealed` is the sender's mark. The bytes of `packed` need no alignment. Throws bad_input naming
+// s, K and the received type and shape when they, or the mark, are not those of the form.
+[[nodiscard]] Boundary unpack_boundary(TensorView packed, bool sealed, const BoundaryForm& form, int64_t rows);
 
 }  // namespace weft

@@ -6,7 +6,8 @@
 //     Tensor norm = checkpoint.vector_f32("model.layers.0.input_layernorm.weight");
 //
 // Names are canonical, those of the parameter table (ModelConfig::canonical_name).
-// Opening reads the configuration, the index and every header, and no tensor data. A shard is mapped when the first tensor in
+// Opening reads the configuration, the index and the headers of all shards, or of those alone that hold tensors of
+// CheckpointOptions::layers, and no tensor data. A shard is mapped when the first tensor in
 // it is bound; a touched page is then read alone, and model/trunk.h and ExpertStore bring in what is wanted in one piece. All
 // members are const and safe to call from several threads; views live as long as the Checkpoint.
 #pragma once
@@ -33,6 +34,28 @@ namespace weft {
 struct CheckpointOptions {
   bool allow_unknown_tensors = false;  // tensors that the parameter table does not claim: a note instead of an error
   bool rebuild_index = false;          // an index that disagrees with the headers is ignored
+  // A stage: only its tensors are wanted, and by the index only the shards that hold them are opened; no other shard needs to
+  // be there. Without an index the headers of all shards are read. Absent: all layers.
+  std::optional<LayerRange> layers = std::nullopt;
+};
+
+struct ByteRange {
+  int64_t begin = 0;
+  int64_t end = 0;
+  friend bool operator==(const ByteRange&, const ByteRange&) = default;
+};
+
+// What was read of a shard.
+struct FileReads {
+  std::string file;                    // inside the folder
+  int64_t size = 0;                    // bytes
+  std::vector<ByteRange> ranges = {};  // apart from each other, ascending
+
+  [[nodiscard]] ByteCount bytes() const {
+    ByteCount sum;
+    for (const ByteRange& range : ranges) sum += ByteCount(range.end - range.begin);
+    return sum;
+  }
 };
 
 // A part of a stored tensor.
@@ -46,7 +69,8 @@ class Checkpoint {
  public:
   // Throws bad_checkpoint or unsupported naming file, key or tensor: configuration (K3 spec 1.5), index and headers, the packed
   // tensors against quantization_config, tensors that nothing claims. Tensors of vision, multi-token prediction and layers >= L
-  // are dropped with a note.
+  // are dropped with a note. What the files are is decided from the names of the whole checkpoint, whatever layers are opened.
+  // Throws bad_input for layers that the model does not have.
   explicit Checkpoint(const std::filesystem::path& dir, const CheckpointOptions& options = {});
   ~Checkpoint();
   Checkpoint(const Checkpoint&) = delete;
@@ -58,8 +82,10 @@ class Checkpoint {
   [[nodiscard]] const Json& config_json() const;  // config.json as it is
   [[nodiscard]] const std::vector<ParamSpec>& params() const;
   [[nodiscard]] const std::vector<std::string>& notes() const;  // visible notes of loading
-  [[nodiscard]] const Inventory& inventory() const;
-  [[nodiscard]] LayerRange all_layers() const;
+  [[nodiscard]] const Inventory& inventory() const;             // of the opened shards
+  [[nodiscard]] LayerRange all_layers() const;                  // of the model
+  [[nodiscard]] LayerRange layers() const;                      // that were opened: only these may be asked for
+  [[nodiscard]] bool is_partial() const;                        // not all of the model's
 
   // Checks from headers alone that every tensor which the stage `range` owns is there with the table's shape and a type that
   // the engine reads: linear weights BF16, F32 or a packed pair; all others any float type that widens to float32 exactly. The
@@ -97,6 +123,18 @@ class Checkpoint {
   [[nodiscard]] ByteCount weight_bytes(LayerRange range) const;
   // Shards that hold them, as indices into the inventory, ascending.
   [[nodiscard]] std::vector<int64_t> shards_of(LayerRange range) const;
+
+  // Shards that hold a tensor of the opened layers, whether or not all are there, as shards_of().
+  [[nodiscard]] std::vector<uint32_t> model_shards() const;
+
+  // What was read of the opened shards so far: headers, tensors that were mapped for use, and what note_read() was told.
+  [[nodiscard]] std::vector<FileReads> reads() const;
+  [[nodiscard]] ByteCount bytes_read() const;
+  // The same for people and tests, with config.json and the index: {"model", "layers": [begin, end], "read": bytes, "files":
+  // [{"file", "size", "read": bytes, "ranges": [[begin, end], ...]}, ...]}.
+  [[nodiscard]] Json load_audit() const;
+  // Bytes [begin, end) of shard `file` of the inventory were read past this class.
+  void note_read(uint32_t file, int64_t begin, int64_t end) const;
 
   // What has been mapped so far.
   struct Mapped {

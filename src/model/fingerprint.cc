@@ -1,6 +1,7 @@
 #include "model/fingerprint.h"
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <span>
 #include <vector>
@@ -53,12 +54,18 @@ class Sha256 {
   std::unique_ptr<EVP_MD_CTX, Free> context_;
 };
 
-void add_shard(Sha256& hash, const std::filesystem::path& path, const InventoryFile& file) {
-  const ReadFile opened(path);
-  hash.part(file.name);
-  hash.length(opened.size());
+std::string digest_of(const Checkpoint& checkpoint, uint32_t shard) {
+  const InventoryFile& file = checkpoint.inventory().files()[shard];
+  const ReadFile opened(checkpoint.inventory().path_of(shard));
+  if (opened.size() != file.size)
+    fail(ErrorKind::bad_checkpoint, opened.path().string(), "wanted {} bytes as when its header was read, found {}", file.size,
+         opened.size());
+  Sha256 hash;
+  hash.part("weft shard 1");
+  hash.length(file.size);
   std::vector<std::byte> buffer(static_cast<size_t>(kSampleBytes));
   const auto range = [&](int64_t begin, int64_t end) {
+    checkpoint.note_read(shard, begin, end);
     for (int64_t at = begin; at < end; at += kSampleBytes) {
       const auto piece = std::span(buffer).first(static_cast<size_t>(std::min(kSampleBytes, end - at)));
       opened.read_at(at, piece);
@@ -67,31 +74,67 @@ void add_shard(Sha256& hash, const std::filesystem::path& path, const InventoryF
   };
   hash.length(file.header_size);
   range(0, file.header_size);
-  const int64_t data = opened.size() - file.header_size;
+  const int64_t data = file.size - file.header_size;
   if (data <= kSamples * kSampleBytes) {
-    range(file.header_size, opened.size());
-    return;
+    range(file.header_size, file.size);
+    return hash.hex();
   }
   // The first sample at the data's start, the last at its end, the others evenly between.
   const int64_t step = (data - kSampleBytes) / (kSamples - 1);
   for (int64_t i = 0; i < kSamples; ++i) {
-    const int64_t at = i == kSamples - 1 ? opened.size() - kSampleBytes : file.header_size + i * step;
+    const int64_t at = i == kSamples - 1 ? file.size - kSampleBytes : file.header_size + i * step;
     range(at, at + kSampleBytes);
   }
+  return hash.hex();
+}
+
+bool is_digest(std::string_view text) {
+  return text.size() == 64 && text.find_first_not_of("0123456789abcdef") == std::string_view::npos;
 }
 
 }  // namespace
 
-std::string model_fingerprint(const Checkpoint& checkpoint, ops::Profile profile, std::string_view state_dtypes) {
+std::vector<ShardDigest> shard_digests(const Checkpoint& checkpoint) {
+  std::vector<ShardDigest> digests;
+  for (const uint32_t shard : checkpoint.model_shards())
+    digests.push_back({checkpoint.inventory().files()[shard].name, digest_of(checkpoint, shard)});
+  return digests;
+}
+
+std::string combine_fingerprint(std::string_view config_text, std::span<const ShardDigest> shards, ops::Profile profile,
+                                std::string_view state_dtypes) {
+  std::map<std::string_view, std::string_view> by_name;
+  for (const ShardDigest& shard : shards) {
+    if (!is_digest(shard.sha256))
+      fail(ErrorKind::bad_checkpoint, "fingerprint", "shard '{}': wanted a digest of 64 hexadecimal digits, found '{}'",
+           shard.file, shard.sha256);
+    const auto [known, is_new] = by_name.emplace(shard.file, shard.sha256);
+    if (!is_new && known->second != shard.sha256)
+      fail(ErrorKind::bad_checkpoint, "fingerprint", "shard '{}': wanted one content on all stages, found digests {} and {}",
+           shard.file, known->second, shard.sha256);
+  }
   Sha256 hash;
-  hash.part("weft model fingerprint 1");
-  hash.part(read_text_file(checkpoint.dir() / "config.json", ErrorKind::bad_checkpoint));
-  const Inventory& inventory = checkpoint.inventory();
-  hash.length(static_cast<int64_t>(inventory.files().size()));
-  for (uint32_t f = 0; f < inventory.files().size(); ++f) add_shard(hash, inventory.path_of(f), inventory.files()[f]);
+  hash.part("weft model fingerprint 2");
+  hash.part(config_text);
+  hash.length(std::ssize(by_name));
+  for (const auto& [file, digest] : by_name) {
+    hash.part(file);
+    hash.part(digest);
+  }
   hash.part(to_string(profile));
   hash.part(state_dtypes);
   return hash.hex();
+}
+
+std::string config_text(const Checkpoint& checkpoint) {
+  return read_text_file(checkpoint.dir() / "config.json", ErrorKind::bad_checkpoint);
+}
+
+std::string model_fingerprint(const Checkpoint& checkpoint, ops::Profile profile, std::string_view state_dtypes) {
+  if (checkpoint.is_partial())
+    fail(ErrorKind::internal, "fingerprint", "wanted a checkpoint with all {} layers, found one opened for layers {} to {}",
+         checkpoint.config().layer_count, checkpoint.layers().begin, checkpoint.layers().end);
+  return combine_fingerprint(config_text(checkpoint), shard_digests(checkpoint), profile, state_dtypes);
 }
 
 }  // namespace weft

@@ -32,7 +32,9 @@ LayeredStage::LayeredStage(std::shared_ptr<const Checkpoint> checkpoint, const S
       profile_(options.profile),
       device_(options.device),
       pool_(
-          config_.state_layout(layers_), [this] { return model_fingerprint(*checkpoint_, profile_); }, options.state, device_),
+          config_.state_layout(layers_),
+          [this, given = options.fingerprint] { return given.empty() ? model_fingerprint(*checkpoint_, profile_) : given; },
+          options.state, device_),
       gpu_workspace_(device_->is_host() ? GpuWorkspace() : gpu_workspace(config_, layers_, options.step_rows)),
       workspace_(*device_, ByteCount(gpu_workspace_.layers)),
       residual_memory_(*device_, ByteCount(gpu_workspace_.residual)),
@@ -40,6 +42,10 @@ LayeredStage::LayeredStage(std::shared_ptr<const Checkpoint> checkpoint, const S
       watch_(*device_),
       binder_(*checkpoint_, WeightPlacer(device_, options.dummy_weights)) {
   checkpoint_->require(layers_);
+  if (checkpoint_->is_partial() && options.fingerprint.empty()) {
+    fail(ErrorKind::internal, "stage", "layers [{}, {}): wanted the fingerprint of the whole model, of which only a part is open",
+         layers_.begin, layers_.end);
+  }
   if (!device_->is_host()) {
     gpu_planned_ = {gpu_weight_bytes(*checkpoint_, layers_), options.state_memory, ByteCount(gpu_workspace_.total())};
     device_->reserve(gpu_planned_.total() + kGpuReserve);

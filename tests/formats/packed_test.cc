@@ -54,7 +54,7 @@ TEST_F(PackedPairs, AreFoundByPresenceAndShownAsVirtualWeights) {
   EXPECT_EQ(packed.find("b.weight"), nullptr);
   EXPECT_EQ(packed.find("a"), nullptr);
   EXPECT_EQ(packed.find("a.weight_packed"), nullptr);
-  EXPECT_FALSE(packed.has_zero_points());
+  EXPECT_FALSE(packed_names(packed.inventory()).has_zero_points);
 }
 
 TEST_F(PackedPairs, FaultsAreNamed) {
@@ -95,12 +95,14 @@ TEST(PackedFixtures, BrokenPairsAreRefused) {
   EXPECT_FALSE(packed.pairs().empty());
   const auto everything = [](std::string_view) { return true; };
   const Json good = read_json_file(bad / "control-ok" / "config.json");
-  EXPECT_NO_THROW(check_packed_against_config(packed, good, "config.json", everything));
+  EXPECT_NO_THROW(check_packed_against_config(packed_names(packed.inventory()), good, "config.json", everything));
   const Json other = read_json_file(bad / "unsupported-quant-format" / "config.json");
-  const auto failure = guard([&] { check_packed_against_config(packed, other, "config.json", everything); });
+  const auto failure =
+      guard([&] { check_packed_against_config(packed_names(packed.inventory()), other, "config.json", everything); });
   ASSERT_TRUE(failure);
   EXPECT_THAT(failure->message, AllOf(HasSubstr("quantization_config.format"), HasSubstr("nvfp4-pack-quantized")));
-  const auto none = guard([&] { check_packed_against_config(packed, Json::object(), "config.json", everything); });
+  const auto none =
+      guard([&] { check_packed_against_config(packed_names(packed.inventory()), Json::object(), "config.json", everything); });
   ASSERT_TRUE(none);
   EXPECT_THAT(none->message, AllOf(HasSubstr("config.json"), HasSubstr("quantization_config")));
 }
@@ -227,8 +229,9 @@ class PackedPolicy : public PackedPairs {
   std::string policy_message(const std::string& module, const QuantizationRules& rules, bool linear = true) {
     const PackedTensors packed(
         inventory({{module + ".weight_packed", DType::u8, {1, 16}}, {module + ".weight_scale", DType::u8, {1, 1}}}));
-    const auto failure =
-        guard([&] { check_packed_policy(packed, rules, "config.json", [&](std::string_view) { return linear; }); });
+    const auto failure = guard([&] {
+      check_packed_policy(packed_names(packed.inventory()), rules, "config.json", [&](std::string_view) { return linear; });
+    });
     return failure ? failure->message : "no error";
   }
 };
@@ -263,16 +266,19 @@ TEST_F(PackedPolicy, DigitsInPatternsAndNamesAreToldApart) {
   }
   const PackedTensors packed(inventory(specs));
   const auto linear = [](std::string_view) { return true; };
-  const auto failure = guard([&] { check_packed_policy(packed, {{"Linear"}, {"re:experts\\.2\\."}}, "c", linear); });
+  const auto failure =
+      guard([&] { check_packed_policy(packed_names(packed.inventory()), {{"Linear"}, {"re:experts\\.2\\."}}, "c", linear); });
   ASSERT_TRUE(failure);
   EXPECT_THAT(failure->message, HasSubstr("experts.2.w"));
-  const auto exact = guard([&] { check_packed_policy(packed, {{"Linear"}, {"experts.1.w"}}, "c", linear); });
+  const auto exact =
+      guard([&] { check_packed_policy(packed_names(packed.inventory()), {{"Linear"}, {"experts.1.w"}}, "c", linear); });
   ASSERT_TRUE(exact);
   EXPECT_THAT(exact->message, HasSubstr("experts.1.w"));
-  const auto length = guard([&] { check_packed_policy(packed, {{"Linear"}, {"re:experts\\...\\.w"}}, "c", linear); });
+  const auto length =
+      guard([&] { check_packed_policy(packed_names(packed.inventory()), {{"Linear"}, {"re:experts\\...\\.w"}}, "c", linear); });
   ASSERT_TRUE(length);
   EXPECT_THAT(length->message, HasSubstr("experts.12.w"));
-  EXPECT_NO_THROW(check_packed_policy(packed, {{"Linear"}, {"re:experts\\.[^.]+\\.v"}}, "c", linear));
+  EXPECT_NO_THROW(check_packed_policy(packed_names(packed.inventory()), {{"Linear"}, {"re:experts\\.[^.]+\\.v"}}, "c", linear));
 }
 
 TEST_F(PackedPolicy, HostilePatternsAndNamesEnd) {

@@ -209,18 +209,18 @@ TEST(Boundary, PacksHiddenFirstThenTheBlocks) {
     return std::make_shared<const Tensor>(std::move(made));
   };
   const Boundary boundary{LayerIndex(5), plane(100), {plane(0), plane(10)}, false};
-  const Tensor packed = pack_boundary(boundary);
+  const Tensor packed = pack_boundary(boundary, DType::f32);
   ASSERT_EQ(packed.shape(), Shape({2, 9}));
   EXPECT_THAT(packed.as<float>(), testing::ElementsAre(100, 101, 102, 0, 1, 2, 10, 11, 12, 103, 104, 105, 3, 4, 5, 13, 14, 15));
-  const Boundary again = unpack_boundary(packed.view(), LayerIndex(5), 2, 3, false);
+  const Boundary again = unpack_boundary(packed.view(), false, {LayerIndex(5), 2, false, 3, DType::f32}, 2);
   EXPECT_TRUE(std::ranges::equal(again.hidden->as<float>(), boundary.hidden->as<float>()));
   EXPECT_TRUE(std::ranges::equal(again.blocks[1]->as<float>(), boundary.blocks[1]->as<float>()));
   try {
-    (void)unpack_boundary(packed.view(), LayerIndex(5), 1, 3, false);
+    (void)unpack_boundary(packed.view(), false, {LayerIndex(5), 1, false, 3, DType::f32}, 2);
     FAIL() << "wanted an error";
   } catch (const Error& error) {
     EXPECT_THAT(error.what(),
-                HasSubstr("before layer 5: wanted F32 [rows, (K + 1) * 3] = [rows, 6] with K = 1 blocks, found F32 [2, 9]"));
+                HasSubstr("before layer 5: wanted F32 [rows, (K + 1) * 3] = [2, 6] with K = 1 blocks, found F32 [2, 9]"));
   }
 }
 

@@ -239,10 +239,11 @@ TEST_P(FiveLayers, BoundariesCarryTheStatedBlocks) {
     EXPECT_EQ(out.boundary->blocks.size(), blocks[static_cast<size_t>(cut - 1)]) << cut;
     EXPECT_EQ(out.boundary->sealed, cut % 2 == 0) << cut;
     // Over the wire form and back.
-    const Tensor packed = pack_boundary(*out.boundary);
+    const Tensor packed = pack_boundary(*out.boundary, DType::f32);
     EXPECT_EQ(packed.shape(), Shape({6, static_cast<int64_t>(blocks[static_cast<size_t>(cut - 1)] + 1) * 32}));
     const auto received = [&](LayerIndex layer, bool sealed) {
-      return unpack_boundary(packed.view(), layer, static_cast<int64_t>(blocks[static_cast<size_t>(cut - 1)]), 32, sealed);
+      const auto count = static_cast<int64_t>(blocks[static_cast<size_t>(cut - 1)]);
+      return unpack_boundary(packed.view(), sealed, {layer, count, sealed, 32, DType::f32}, 6);
     };
     const Stage::Output end = b->forward(context, batch_for(state_b), received(LayerIndex(cut), cut % 2 == 0));
     EXPECT_TRUE(same_bits(end.logits.as<float>(), whole)) << cut;
