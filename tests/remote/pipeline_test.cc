@@ -71,7 +71,7 @@ TEST_P(RemoteBits, EqualsOneProcess) {
   const auto local = open_executor(fixture(model.name), setup_of(profile));
   EXPECT_EQ(remote->fingerprint(), local->fingerprint());
   EXPECT_EQ(remote->vocab_size(), local->vocab_size());
-  EXPECT_EQ(remote->bytes_per_token().value, local->bytes_per_token().value);
+  EXPECT_GE(remote->bytes_per_token().value, local->bytes_per_token().value);  // a tied table stands on two stages
   const std::vector<int32_t> prompt = prompt_of(30);
   EXPECT_TRUE(same_bits(logits_of(*remote, prompt, kChunk), logits_of(*local, prompt, 64)));
   EXPECT_EQ(generate(*remote, prompt, 8, kChunk, sampled()), generate(*local, prompt, 8, 64, sampled()));
