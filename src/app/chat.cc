@@ -190,6 +190,7 @@ void add_chat(CLI::App& app, Command& command) {
   CLI::App* sub = app.add_subcommand("chat", "Talk with the model; it keeps its state");
   sub->footer(kExamples);
   flags->model.add(*sub);
+  flags->model.add_distributed(*sub);
   flags->prompt.add(*sub);
   flags->sampling.add(*sub);
   flags->engine.add(*sub);

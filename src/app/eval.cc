@@ -132,6 +132,7 @@ void add_eval(CLI::App& app, Command& command) {
   on_tasks->footer(kTasksHelp);
   on_tasks->add_option("file", tasks_flags->file, "Prompts ('-': standard input)")->required()->type_name("FILE");
   tasks_flags->model.add(*on_tasks);
+  tasks_flags->model.add_distributed(*on_tasks);
   on_tasks->add_option("-n,--max-tokens", tasks_flags->max_tokens, "Most tokens of an answer; default: what the context leaves")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
   on_tasks->add_option("--concurrent", tasks_flags->concurrent, "Prompts answered side by side; changes no result")

@@ -54,6 +54,31 @@ void ModelFlags::add(CLI::App& app, bool with_prefill_chunk) {
   app.add_flag("--reference", reference, "The plain scalar operators: slow, for comparison");
 }
 
+void ModelFlags::add_distributed(CLI::App& app) {
+  CLI::Option_group* group = app.add_option_group("Pipeline", "Where stages run (docs/distributed.md); changes no result");
+  group
+      ->add_option("--distributed-config", distributed_config,
+                   "Cluster file (TOML): stages on other hosts or in other processes, each a `weft stage`")
+      ->type_name("FILE");
+  group
+      ->add_option("--pp-local", pp_local, "Stages of --pp-size and --pp-layers on this host: processes, or threads of this one")
+      ->check(CLI::IsMember({"processes", "threads"}))
+      ->capture_default_str();
+  group->add_option("--stage-timeout", stage_timeout, "Seconds in which a stage must finish a step (default 30, and 0.02 a row)")
+      ->check(CLI::PositiveNumber);
+  group->add_option("--load-timeout", load_timeout, "Seconds in which all stages must be there and loaded (default 1800)")
+      ->check(CLI::PositiveNumber);
+  group->add_option("--debug-pp-trace", pp_trace, "Write what each stage did when, for chrome://tracing or Perfetto")
+      ->type_name("FILE");
+  group->add_flag("--insecure", insecure, "Allow plaintext to addresses that are not loopback");
+}
+
+bool ModelFlags::distributed() const {
+  if (!distributed_config.empty()) return true;
+  const bool several = pp_size.value_or(1) > 1 || (pp_layers_option != nullptr && pp_layers_option->count() > 0);
+  return several && pp_local == "processes";
+}
+
 ModelOptions ModelFlags::options() const {
   ModelOptions made;
   made.dir = dir;
@@ -83,7 +108,9 @@ EngineOptions ModelFlags::engine_options(const Model& model) const {
 }
 
 std::unique_ptr<Model> ModelFlags::load() const {
-  std::unique_ptr<Model> model = while_loading([&] { return Model::load(options()); });
+  std::unique_ptr<Model> model = while_loading([&] {
+    return distributed() ? Model::of(load_distributed(), dir) : Model::load(options());
+  });
   for (const std::string& note : model->notes()) write_note("note: " + note);
   return model;
 }

@@ -33,14 +33,25 @@ struct ModelFlags {
   int64_t prefill_chunk = 512;
   std::string device = "cpu";
   std::string load_from = "files";
+  std::string distributed_config;
+  std::string pp_local = "processes";
+  std::string pp_trace;
+  std::optional<double> stage_timeout;  // seconds
+  std::optional<double> load_timeout;
+  bool insecure = false;
   bool reference = false;
 
   void add(CLI::App& app, bool with_prefill_chunk = true);
   [[nodiscard]] ModelOptions options() const;
   [[nodiscard]] EngineOptions engine_options(const Model& model) const;
+  // What places stages outside of this process.
+  void add_distributed(CLI::App& app);
   // Loads with the exit codes of loading; notes go to standard error.
   [[nodiscard]] std::unique_ptr<Model> load() const;
-  [[nodiscard]] LoadedExecutor load_executor() const;  // without the text side
+  [[nodiscard]] LoadedExecutor load_executor() const;  // without the text side, in this process
+  // Stages as processes of this host or on other hosts (app/remote/distributed.cc).
+  [[nodiscard]] LoadedExecutor load_distributed() const;
+  [[nodiscard]] bool distributed() const;
 };
 
 // What an engine may hold and how long an answer may take.

@@ -84,6 +84,7 @@ void add_generate(CLI::App& app, Command& command) {
   CLI::App* sub = app.add_subcommand("generate", "Answer one request");
   sub->footer(kExamples);
   flags->model.add(*sub);
+  flags->model.add_distributed(*sub);
   CLI::Option_group* input = sub->add_option_group("Request", "One of these is required");
   input->add_option("-p,--prompt", flags->text, "Text of the user's message")->type_name("TEXT");
   input->add_option("--messages", flags->messages_file, "JSON: an array of messages, or a chat request ('-': standard input)")

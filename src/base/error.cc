@@ -21,6 +21,13 @@ std::string_view to_string(ErrorKind kind) {
   return "internal";
 }
 
+ErrorKind error_kind_from(std::string_view name) {
+  for (int kind = 0; kind < static_cast<int>(ErrorKind::internal); ++kind) {
+    if (to_string(static_cast<ErrorKind>(kind)) == name) return static_cast<ErrorKind>(kind);
+  }
+  return ErrorKind::internal;
+}
+
 Error::Error(ErrorKind kind, std::string_view place, std::string_view message)
     : kind_(kind), what_(printable(fmt::format("[{}] {}", place.empty() ? "''" : place, message))) {}
 

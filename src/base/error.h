@@ -32,6 +32,7 @@ enum class ErrorKind {
 };
 
 [[nodiscard]] std::string_view to_string(ErrorKind kind);
+[[nodiscard]] ErrorKind error_kind_from(std::string_view name);  // the reverse; internal for another name
 
 class Error : public std::exception {
  public:

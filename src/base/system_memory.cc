@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <fstream>
 #include <iterator>
+#include <sstream>
 #include <string>
 
 #include <unistd.h>
@@ -65,6 +66,21 @@ int64_t available_memory() {
   const int64_t available = system_available();
   const std::optional<int64_t> limit = group_memory_limit(content_of("/proc/self/cgroup"), "/sys/fs/cgroup");
   return std::min(available, limit.value_or(available));
+}
+
+ProcessMemory process_memory() {
+  ProcessMemory memory;
+  std::ifstream status("/proc/self/status");
+  std::string key;
+  int64_t kibibytes = 0;
+  for (std::string line; std::getline(status, line);) {
+    std::istringstream words(line);
+    words >> key >> kibibytes;
+    if (!words) continue;
+    if (key == "VmRSS:") memory.resident = kibibytes * 1024;
+    if (key == "VmHWM:") memory.peak = kibibytes * 1024;
+  }
+  return memory;
 }
 
 }  // namespace weft

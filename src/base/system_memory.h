@@ -15,4 +15,11 @@ namespace weft {
 // `root` (/sys/fs/cgroup); nothing when none of them is limited.
 [[nodiscard]] std::optional<int64_t> group_memory_limit(std::string_view membership, const std::filesystem::path& root);
 
+// What this process has in memory, mapped files that were read included. Bytes; zero where the system does not tell.
+struct ProcessMemory {
+  int64_t resident = 0;
+  int64_t peak = 0;
+};
+[[nodiscard]] ProcessMemory process_memory();
+
 }  // namespace weft

@@ -17,23 +17,6 @@ namespace {
 
 constexpr int kMaxThreads = 1024;
 
-Plan plan_of(const Checkpoint& checkpoint, const ModelOptions& options) {
-  PlanOptions wanted;
-  wanted.stages = options.pp_size;
-  if (options.pp_layers) {
-    // An empty text is no split, and must not become the default one.
-    (void)parse_layer_ranges(*options.pp_layers, checkpoint.all_layers().size(), options.pp_size);
-    wanted.layers = *options.pp_layers;
-  }
-  wanted.tokens = std::min(wanted.tokens, TokenCount(checkpoint.config().max_context));
-  wanted.prefill_chunk = options.prefill_chunk;
-  wanted.profile = options.profile;
-  // A GPU holds all weights in memory of its own.
-  wanted.gpu = options.backend == ops::Backend::cuda;
-  if (!wanted.gpu) wanted.memory = options.memory.value_or(available_memory());
-  return make_plan(plan_model(checkpoint), wanted);
-}
-
 int thread_count(int wanted) {
   if (wanted < 0 || wanted > kMaxThreads) {
     fail(ErrorKind::bad_input, "threads", "wanted 1 to {}, or 0 for all cores, found {}", kMaxThreads, wanted);
@@ -42,6 +25,23 @@ int thread_count(int wanted) {
 }
 
 }  // namespace
+
+Plan plan_stages(const PlanModel& model, int64_t max_context, const ModelOptions& options) {
+  PlanOptions wanted;
+  wanted.stages = options.pp_size;
+  if (options.pp_layers) {
+    // An empty text is no split, and must not become the default one.
+    (void)parse_layer_ranges(*options.pp_layers, model.layer_count(), options.pp_size);
+    wanted.layers = *options.pp_layers;
+  }
+  wanted.tokens = std::min(wanted.tokens, TokenCount(max_context));
+  wanted.prefill_chunk = options.prefill_chunk;
+  wanted.profile = options.profile;
+  // A GPU holds all weights in memory of its own.
+  wanted.gpu = options.backend == ops::Backend::cuda;
+  if (!wanted.gpu) wanted.memory = options.memory.value_or(available_memory());
+  return make_plan(model, wanted);
+}
 
 LoadedExecutor load_executor(const ModelOptions& options) {
   if (!std::filesystem::is_directory(options.dir)) {
@@ -55,8 +55,9 @@ LoadedExecutor load_executor(const ModelOptions& options) {
   loaded.threads = thread_count(options.threads);
   loaded.checkpoint = std::make_shared<const Checkpoint>(options.dir);
   loaded.weight_bytes = loaded.checkpoint->weight_bytes(loaded.checkpoint->all_layers());
+  loaded.max_context = loaded.checkpoint->config().max_context;
   loaded.notes = loaded.checkpoint->notes();
-  const Plan plan = plan_of(*loaded.checkpoint, options);
+  const Plan plan = plan_stages(plan_model(*loaded.checkpoint), loaded.max_context, options);
   loaded.profile = plan.profile;
   std::vector<std::unique_ptr<Stage>> stages;
   for (const PlanStage& planned : plan.stages) {

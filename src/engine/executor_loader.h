@@ -15,6 +15,8 @@
 namespace weft {
 
 class Checkpoint;
+struct Plan;
+struct PlanModel;
 
 struct ModelOptions {
   std::filesystem::path dir;
@@ -29,14 +31,19 @@ struct ModelOptions {
 };
 
 struct LoadedExecutor {
-  std::shared_ptr<const Checkpoint> checkpoint;
-  std::unique_ptr<Executor> executor;
+  std::shared_ptr<const Checkpoint> checkpoint;  // of stages in this process
+  std::shared_ptr<void> processes;               // worker processes of this host, if there are any
+  std::unique_ptr<Executor> executor;            // destroyed before them
   ops::Profile profile = ops::Profile::exact;
   int threads = 1;  // of each stage
   std::vector<LayerRange> stages;
   ByteCount weight_bytes;
+  int64_t max_context = 0;  // tokens
   std::vector<std::string> notes;  // of the checkpoint and of the plan
 };
+
+// The plan for stages that share this host and its memory.
+[[nodiscard]] Plan plan_stages(const PlanModel& model, int64_t max_context, const ModelOptions& options);
 
 // Opens the checkpoint, reads the trunk of its weights and builds its stages; needs no tokenizer. A model that is larger than
 // the memory keeps the routed experts for which there is room (make_plan with PlanOptions::memory) and says so in a note.

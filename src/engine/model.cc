@@ -31,11 +31,13 @@ const std::shared_ptr<const grammar::Vocabulary>& Model::vocabulary() const {
   return vocabulary_;
 }
 
-std::unique_ptr<Model> Model::load(const ModelOptions& options) {
-  LoadedExecutor loaded = load_executor(options);
-  auto model = std::make_unique<Model>(ChatFormat::load(options.dir), std::move(loaded.executor),
-                                       loaded.checkpoint->config().max_context, read_generation_config(options.dir));
+std::unique_ptr<Model> Model::load(const ModelOptions& options) { return of(load_executor(options), options.dir); }
+
+std::unique_ptr<Model> Model::of(LoadedExecutor loaded, const std::filesystem::path& dir) {
+  auto model =
+      std::make_unique<Model>(ChatFormat::load(dir), std::move(loaded.executor), loaded.max_context, read_generation_config(dir));
   model->checkpoint_ = loaded.checkpoint;
+  model->processes_ = std::move(loaded.processes);
   model->profile_ = loaded.profile;
   model->threads_ = loaded.threads;
   model->stages_ = loaded.stages;

@@ -23,6 +23,8 @@ class Model {
   // Errors: load_executor, ChatFormat::load, read_generation_config; bad_checkpoint when the tokenizer has ids that the model
   // lacks.
   static std::unique_ptr<Model> load(const ModelOptions& options);
+  // The same of stages that are loaded, wherever they run.
+  static std::unique_ptr<Model> of(LoadedExecutor loaded, const std::filesystem::path& dir);
   // The text side around any executor.
   Model(ChatFormat format, std::unique_ptr<Executor> executor, int64_t max_context, SamplingChoice defaults);
   ~Model();
@@ -48,6 +50,7 @@ class Model {
  private:
   ChatFormat format_;
   std::shared_ptr<const Checkpoint> checkpoint_;  // outlives the stages
+  std::shared_ptr<void> processes_;               // likewise: worker processes of this host
   std::unique_ptr<Executor> executor_;
   int64_t max_context_ = 0;
   SamplingChoice defaults_;

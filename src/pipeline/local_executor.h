@@ -19,14 +19,12 @@
 #include "model/stage.h"
 #include "ops/context.h"
 #include "pipeline/executor.h"
+#include "pipeline/sequence_book.h"
+#include "pipeline/stage_runner.h"
 
 namespace weft {
 
-struct LocalExecutorOptions {
-  int threads = 1;  // worker threads of each stage
-  ops::Backend backend = ops::Backend::cpu;
-  ops::Profile profile = ops::Profile::exact;
-};
+using LocalExecutorOptions = StageRunnerOptions;  // of each stage
 
 class LocalExecutor final : public Executor {
  public:
@@ -42,7 +40,7 @@ class LocalExecutor final : public Executor {
   [[nodiscard]] const std::string& fingerprint() const override;
   [[nodiscard]] ByteCount bytes_per_token() const override;
   [[nodiscard]] StateMemory state_memory() const override { return memory_; }
-  [[nodiscard]] const StateLedger& states() const override { return *states_; }
+  [[nodiscard]] const StateLedger& states() const override { return book_->ledger(); }
   [[nodiscard]] MemoryUse memory() override;
   [[nodiscard]] SequenceId create() override;
   [[nodiscard]] SequenceId fork(SequenceId sequence) override;
@@ -62,8 +60,7 @@ class LocalExecutor final : public Executor {
 
   std::vector<std::unique_ptr<StageWorker>> workers_;
   StateMemory memory_;
-  std::optional<StateLedger> states_;
-  int64_t next_sequence_ = 1;
+  std::optional<SequenceBook> book_;
   int64_t next_ticket_ = 1;
   std::deque<std::shared_ptr<OpenStep>> open_;
 };

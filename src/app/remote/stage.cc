@@ -1,0 +1,110 @@
+// weft stage: a pipeline worker.
+#include <chrono>
+#include <thread>
+
+#include <CLI/CLI.hpp>
+
+#include "app/command.h"
+#include "app/commit.h"
+#include "app/flags.h"
+#include "app/terminal.h"
+#include "engine/remote/remote_loader.h"
+#include "pipeline/plan.h"
+#include "pipeline/remote/grpc_transport.h"
+#include "pipeline/remote/worker.h"
+
+namespace weft {
+namespace {
+
+constexpr const char* kExamples =
+    R"(A worker loads the layers that the coordinator names, from its own copy of the checkpoint (only the shards of those layers
+need to be there), and serves until it is interrupted. Workers and coordinator may start in any order.
+
+Examples:
+  weft stage -m /data/Kimi-K3 --distributed-config cluster.toml --node-id stage-1
+  weft generate -m /data/Kimi-K3 --distributed-config cluster.toml -p "Hello"      (on the coordinator's host)
+  weft status --distributed-config cluster.toml
+
+`weft certs` makes the certificates that hosts need; docs/distributed.md has the whole story.)";
+
+struct Flags {
+  std::string dir;
+  std::string config;
+  std::string node;
+  std::string bind;
+  std::string device = "cpu";
+  std::string memory;
+  std::string load_audit;
+  int threads = 0;
+  bool reference = false;
+  bool insecure = false;
+};
+
+ExitCode stage(const Flags& flags) {
+  ClusterConfig cluster = read_cluster_config(flags.config);
+  const ClusterNode& node = cluster.node(flags.node);
+  if (node.role != NodeRole::stage) {
+    fail(ErrorKind::bad_input, flags.config, "node '{}': wanted a stage, found the coordinator", node.id);
+  }
+  cluster.security.allow_insecure = cluster.security.allow_insecure || flags.insecure;
+  const TransportSecurity security = transport_security(cluster.security);
+  const std::string address = flags.bind.empty() ? node.address : flags.bind;
+  security.require_usable(address);
+  WorkerOptions options;
+  options.cluster = cluster.name;
+  options.node = node.id;
+  options.build = fmt::format("0.1.0 {}", kBuildCommit);
+  options.stage = *node.stage;
+  options.coordinator = cluster.coordinator().id;
+  // The command line wins over the node, the node over the cluster.
+  options.model_dir = flags.dir;
+  if (options.model_dir.empty()) options.model_dir = node.model_dir.empty() ? cluster.model : node.model_dir;
+  if (options.model_dir.empty()) fail(ErrorKind::bad_input, "command line", "wanted -m DIR or model_dir in the file, found neither");
+  options.threads = flags.threads;
+  options.backend = flags.device == "cuda" ? ops::Backend::cuda : flags.reference ? ops::Backend::reference : ops::Backend::cpu;
+  options.memory = !flags.memory.empty() ? parse_memory(flags.memory) : node.memory_bytes;
+  options.timeouts = cluster.timeouts;
+  options.link = link_options();
+  options.load_audit = flags.load_audit;
+  options.connect = [security](const NodeAddress& to, double timeout) { return connect_grpc(to, security, timeout); };
+  options.log = [](const std::string& line) { write_note(line); };
+  watch_interrupts();
+  const auto worker = while_loading([&] { return std::make_unique<Worker>(options); });
+  {
+    const GrpcServer server(address, security, [&](const GrpcPeer& peer, std::unique_ptr<MessageStream> stream) {
+      const std::optional<Failure> failure = guard([&] { worker->serve(std::move(stream), peer.names); });
+      if (!failure) return;
+      write_note(fmt::format("{}: {}", peer.address, failure->message));
+      failure->raise();
+    });
+    if (security.allow_insecure && !security.tls() && !is_loopback(address))
+      write_note("warning: plaintext on an address that others can reach (--insecure)");
+    write_note(fmt::format("{} (stage {}) listens on {}", node.id, *node.stage, server.address()));
+    while (!interrupt_flag().load()) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    worker->stop("the worker was interrupted");
+  }
+  return kExitSuccess;
+}
+
+}  // namespace
+
+void add_stage(CLI::App& app, Command& command) {
+  auto flags = std::make_shared<Flags>();
+  CLI::App* sub = app.add_subcommand("stage", "A pipeline worker: some layers of a model, for a coordinator");
+  sub->footer(kExamples);
+  sub->add_option("-m,--model", flags->dir, "Folder of the checkpoint; default: as the cluster file says")->type_name("DIR");
+  sub->add_option("--distributed-config", flags->config, "Cluster file (TOML)")->required()->type_name("FILE");
+  sub->add_option("--node-id", flags->node, "Which node of the file this process is")->required()->type_name("ID");
+  sub->add_option("--bind", flags->bind, "Listen here instead of at the node's address")->type_name("ADDR");
+  sub->add_option("--threads", flags->threads, "Worker threads; default: all cores")->check(CLI::Range(1, 1024));
+  sub->add_option("--device", flags->device, "Where the stage computes: cpu or cuda")
+      ->check(CLI::IsMember({"cpu", "cuda"}))
+      ->capture_default_str();
+  sub->add_option("--memory", flags->memory, "Memory that the stage may use, as in 500GiB; default: the file's, else what is free");
+  sub->add_option("--load-audit", flags->load_audit, "Write which files and bytes were read, as JSON")->type_name("FILE");
+  sub->add_flag("--reference", flags->reference, "The plain scalar operators: slow, for comparison");
+  sub->add_flag("--insecure", flags->insecure, "Allow plaintext on an address that is not loopback");
+  sub->callback([flags, &command] { command.run = [flags] { return stage(*flags); }; });
+}
+
+}  // namespace weft

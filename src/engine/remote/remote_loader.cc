@@ -1,0 +1,85 @@
+#include "engine/remote/remote_loader.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/file.h"
+#include "formats/shard_index.h"
+#include "model/checkpoint.h"
+#include "pipeline/plan.h"
+#include "pipeline/remote/grpc_transport.h"
+#include "pipeline/remote/remote_executor.h"
+
+namespace weft {
+namespace {
+
+// Whether the shards that sizes come from are here; a coordinator needs none of them.
+bool has_shards(const std::filesystem::path& dir) {
+  if (!std::filesystem::exists(dir / kShardIndexName)) return std::filesystem::exists(dir / "model.safetensors");
+  const ShardIndex index = ShardIndex::load(dir / kShardIndexName);
+  return std::ranges::all_of(index.files(), [&](const std::string& file) { return std::filesystem::exists(dir / file); });
+}
+
+}  // namespace
+
+TransportSecurity transport_security(const ClusterSecurity& security) {
+  return {security.cert, security.key, security.ca, security.token_file, security.allow_insecure};
+}
+
+LinkOptions link_options() {
+  LinkOptions made;
+  made.limits.tensors = 1 << 14;  // a saved state has some for each layer
+  return made;
+}
+
+LoadedExecutor load_remote_executor(RemoteModelOptions options) {
+  const std::filesystem::path& dir = options.model.dir;
+  LoadedExecutor loaded;
+  loaded.threads = options.model.threads;
+  RemoteOptions remote;
+  remote.config = load_model_config(dir);
+  remote.config_text = read_text_file(dir / "config.json", ErrorKind::bad_checkpoint);
+  loaded.notes = remote.config->notes;
+  loaded.max_context = remote.config->max_context;
+  std::shared_ptr<const Checkpoint> headers;
+  PlanModel model;
+  if (has_shards(dir)) {
+    headers = std::make_shared<const Checkpoint>(dir);
+    loaded.notes = headers->notes();
+    model = plan_model(*headers);
+  } else {
+    model = plan_model(remote.config);
+    loaded.notes.emplace_back("the shards are not here: the plan's sizes are estimated from config.json");
+  }
+  remote.plan = [&, one_host = options.processes != nullptr](const std::vector<int64_t>& memory) {
+    if (one_host) return plan_stages(model, loaded.max_context, options.model);
+    PlanOptions wanted;
+    wanted.stages = options.cluster.stages;
+    if (options.cluster.layers) wanted.layers = *options.cluster.layers;
+    wanted.node_memory = memory;
+    wanted.reserve_fraction = options.cluster.reserve_fraction;
+    wanted.sequences = options.cluster.kv_sequences;
+    wanted.tokens = TokenCount(std::min(options.cluster.kv_tokens, loaded.max_context));
+    wanted.prefill_chunk = options.model.prefill_chunk;
+    wanted.profile = options.model.profile;
+    return make_plan(model, wanted);
+  };
+  const TransportSecurity security = transport_security(options.cluster.security);
+  remote.connect = [security](const NodeAddress& to, double timeout) { return connect_grpc(to, security, timeout); };
+  remote.cluster = options.cluster;
+  remote.build = options.build;
+  remote.prefill_chunk = options.model.prefill_chunk;
+  remote.link = link_options();
+  remote.before_connect = options.before_connect;
+  remote.progress = options.progress;
+  remote.trace = options.trace;
+  auto executor = std::make_unique<RemoteExecutor>(std::move(remote));
+  loaded.profile = executor->plan().profile;
+  for (const PlanStage& stage : executor->plan().stages) loaded.stages.push_back(stage.layers);
+  loaded.weight_bytes = executor->weight_bytes();
+  loaded.processes = std::move(options.processes);
+  loaded.executor = std::move(executor);
+  return loaded;
+}
+
+}  // namespace weft

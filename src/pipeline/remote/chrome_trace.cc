@@ -1,0 +1,42 @@
+#include "pipeline/remote/chrome_trace.h"
+
+#include <fmt/format.h>
+
+#include "base/error.h"
+#include "base/json.h"
+
+namespace weft {
+
+ChromeTrace::ChromeTrace(const std::filesystem::path& file) : file_(file) {
+  if (!file_) fail(ErrorKind::bad_input, file.string(), "wanted a file to write the trace into, found none that opens");
+  file_ << "[";
+}
+
+ChromeTrace::~ChromeTrace() { file_ << "\n]\n"; }
+
+void ChromeTrace::write(std::string_view event) {
+  file_ << (first_ ? "\n" : ",\n") << event;
+  first_ = false;
+}
+
+void ChromeTrace::name_stage(int64_t stage, std::string_view name) {
+  const std::lock_guard lock(mutex_);
+  const Json event = {{"name", "process_name"}, {"ph", "M"}, {"pid", stage + 1}, {"args", {{"name", std::string(name)}}}};
+  write(event.dump());
+}
+
+void ChromeTrace::span(int64_t stage, std::string_view kind, double begin, double end, uint64_t step, int64_t rows) {
+  const std::lock_guard lock(mutex_);
+  if (!has_origin_) {
+    origin_ = begin;
+    has_origin_ = true;
+  }
+  if (end <= begin) return;
+  const Json event = {{"name", std::string(kind)}, {"cat", "pipeline"},
+                      {"ph", "X"},                 {"pid", stage + 1},
+                      {"tid", std::string(kind)},  {"ts", (begin - origin_) * 1e6},
+                      {"dur", (end - begin) * 1e6}, {"args", {{"step", step}, {"rows", rows}}}};
+  write(event.dump());
+}
+
+}  // namespace weft

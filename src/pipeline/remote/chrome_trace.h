@@ -1,0 +1,35 @@
+// A trace file that chrome://tracing and Perfetto open: one row a stage and kind of work, written as it happens.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <mutex>
+#include <string_view>
+
+namespace weft {
+
+class ChromeTrace {
+ public:
+  // Throws bad_input naming the file when it cannot be written.
+  explicit ChromeTrace(const std::filesystem::path& file);
+  ~ChromeTrace();  // closes the array
+  ChromeTrace(const ChromeTrace&) = delete;
+  ChromeTrace& operator=(const ChromeTrace&) = delete;
+
+  // Row names: process `stage` (-1: the coordinator).
+  void name_stage(int64_t stage, std::string_view name);
+  // A span in seconds of one clock; nothing for one that has no length.
+  void span(int64_t stage, std::string_view kind, double begin, double end, uint64_t step, int64_t rows);
+
+ private:
+  void write(std::string_view event);
+
+  std::mutex mutex_;
+  std::ofstream file_;
+  bool first_ = true;
+  double origin_ = 0.0;
+  bool has_origin_ = false;
+};
+
+}  // namespace weft
