@@ -1,10 +1,14 @@
 // Message streams between processes and hosts: gRPC, with mutual TLS or without.
 //
-//     GrpcServer server("127.0.0.1:0", identity, [&](GrpcPeer peer, std::unique_ptr<MessageStream> stream) { serve(*stream); });
-//     std::unique_ptr<MessageStream> stream = connect_grpc({server.address(), "stage-1"}, identity, 5.0);
+//     GrpcServer server("127.0.0.1:0", identity, [&](GrpcPeer peer, std::unique_ptr<MessageStream> stream) { serve(*stream);
+//     }); std::unique_ptr<MessageStream> stream = connect_grpc({server.address(), "stage-1"}, identity, 5.0);
 //
 // One bidirectional call of opaque bytes for each stream, on a connection of its own. Addresses: "host:port", "[v6]:port",
-// "unix:/path". This is the only source that includes gRPC.
+// "unix:/path". Only the sources of this folder include gRPC.
+//
+// Sent bytes are not copied where their FrameTensor has an owner. A message that came lies in memory aligned to 64 bytes; it
+// was copied once. A message has at least one byte and at most 64 MiB. A client that is destroyed after finish() waits for up
+// to two seconds for the other end to take what was written.
 #pragma once
 
 #include <cstdint>
@@ -23,13 +27,15 @@ struct TransportSecurity {
   std::filesystem::path cert;
   std::filesystem::path key;
   std::filesystem::path ca;
-  std::filesystem::path token_file;  // shared secret of at least 32 bytes, not readable by others; over TLS only
-  bool allow_insecure = false;       // plaintext on addresses that are not loopback
+  // Shared secret of 32 to 4096 bytes that only the file's owner may read. Sent over TLS alone; over a plain connection both
+  // ends prove that they have it, by a challenge.
+  std::filesystem::path token_file;
+  bool allow_insecure = false;  // plaintext on addresses that are not loopback
 
   [[nodiscard]] bool tls() const { return !cert.empty(); }
   // Throws security naming file or address: one of the three missing, a file that cannot be read or is no PEM, key and
-  // certificate that do not belong together, an expired certificate, a token file that others may read or that is too short, and
-  // `address` not loopback (nor a Unix socket) without TLS and without allow_insecure.
+  // certificate that do not belong together, an expired certificate, a token file that others may read or that is too short,
+  // and `address` not loopback (nor a Unix socket) without TLS and without allow_insecure.
   void require_usable(const std::string& address) const;
 };
 
@@ -39,6 +45,9 @@ struct NodeAddress {
   std::string address;
   std::string node;  // id; with TLS the certificate of the other end must name it (SAN: DNS or URI), or the address's host
 };
+
+// Whether one of a certificate's names is the node's id ("id" or "weft:node/id") or the host of its address.
+[[nodiscard]] bool names_node(const std::vector<std::string>& names, const NodeAddress& node);
 
 // Who called, as far as its certificate says.
 struct GrpcPeer {
@@ -51,8 +60,8 @@ class GrpcServer {
   using Handler = std::function<void(const GrpcPeer& peer, std::unique_ptr<MessageStream> stream)>;
 
   // Listens. The handler runs on a thread of the call, which ends when the handler returns; what it throws ends the call with
-  // that message. At most `connections` calls at a time, others are refused with a reason. Throws unavailable naming the address
-  // when it cannot be bound, security as require_usable().
+  // that message. At most `connections` calls at a time, others are refused with a reason. Throws unavailable naming the
+  // address when it cannot be bound, security as require_usable().
   GrpcServer(const std::string& address, const TransportSecurity& security, Handler handler, int64_t connections = 64);
   ~GrpcServer();  // cancels open streams and waits for their handlers
   GrpcServer(const GrpcServer&) = delete;
@@ -66,7 +75,9 @@ class GrpcServer {
 };
 
 // Connects and waits until the other end has accepted the call. Throws unreachable naming address and reason when there is no
-// connection within `timeout` seconds (refused, no route, silence), security when certificates or tokens do not agree.
-[[nodiscard]] std::unique_ptr<MessageStream> connect_grpc(const NodeAddress& to, const TransportSecurity& security, double timeout);
+// connection within `timeout` seconds (refused, no route, silence), security when certificates or tokens do not agree, as
+// require_usable().
+[[nodiscard]] std::unique_ptr<MessageStream> connect_grpc(const NodeAddress& to, const TransportSecurity& security,
+                                                          double timeout);
 
 }  // namespace weft
