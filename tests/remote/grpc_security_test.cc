@@ -1,11 +1,15 @@
 // Who may talk to whom (distributed.md 8): certificates, tokens, plaintext.
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <string>
+
+#include <openssl/ssl.h>
 
 #include "pipeline/remote/grpc_transport.h"
 #include "pipeline/remote/tls_probe.h"
 
+#include "remote/cable.h"
 #include "remote/stream_test_util.h"
 #include "remote/test_certs.h"
 #include "support/models.h"
@@ -13,6 +17,7 @@
 namespace weft {
 namespace {
 
+using namespace remote_test;
 namespace fs = std::filesystem;
 using testing::AnyOf;
 using testing::HasSubstr;
@@ -93,7 +98,7 @@ TEST_F(GrpcSecurity, NamesOfHosts) {
 
 TEST_F(GrpcSecurity, TheHandlerLearnsWhoCalled) {
   const TransportSecurity many = authority_.issue("many", {"DNS:coordinator", "URI:weft:node/coordinator", "IP:127.0.0.1"});
-  Handover<GrpcPeer> caller;
+  Awaited<GrpcPeer> caller;
   GrpcServer server("127.0.0.1:0", stage_, [&](const GrpcPeer& peer, std::unique_ptr<MessageStream> stream) {
     caller.give(peer);
     stream->finish();
@@ -145,6 +150,26 @@ TEST_F(GrpcSecurity, AnExpiredCertificateIsRefusedByItsOwnerAndByOthers) {
   GrpcServer server("127.0.0.1:0", stage_, echo);
   const TlsVerdict verdict = probe_tls(server.address(), expired, std::chrono::steady_clock::now() + std::chrono::seconds(10));
   EXPECT_THAT(verdict.refused, HasSubstr("it closed the connection after the handshake"));
+}
+
+TEST_F(GrpcSecurity, OldVersionsOfTlsAreRefused) {
+  GrpcServer server("127.0.0.1:0", stage_, echo);
+  const auto version = [&](int most) {
+    const Descriptor socket{dial(server.address())};
+    const std::unique_ptr<SSL_CTX, decltype(&SSL_CTX_free)> context(SSL_CTX_new(TLS_client_method()), SSL_CTX_free);
+    SSL_CTX_set_security_level(context.get(), 0);
+    SSL_CTX_set_min_proto_version(context.get(), TLS1_VERSION);
+    SSL_CTX_set_max_proto_version(context.get(), most);
+    SSL_CTX_set_alpn_protos(context.get(), reinterpret_cast<const unsigned char*>("\2h2"), 3);
+    SSL_CTX_use_certificate_file(context.get(), coordinator_.cert.c_str(), SSL_FILETYPE_PEM);
+    SSL_CTX_use_PrivateKey_file(context.get(), coordinator_.key.c_str(), SSL_FILETYPE_PEM);
+    const std::unique_ptr<SSL, decltype(&SSL_free)> ssl(SSL_new(context.get()), SSL_free);
+    SSL_set_fd(ssl.get(), socket.number);
+    return SSL_connect(ssl.get()) == 1 ? SSL_version(ssl.get()) : 0;
+  };
+  EXPECT_EQ(version(TLS1_1_VERSION), 0);
+  EXPECT_EQ(version(TLS1_2_VERSION), TLS1_2_VERSION);
+  EXPECT_EQ(version(TLS1_3_VERSION), TLS1_3_VERSION);
 }
 
 TEST_F(GrpcSecurity, AServerThatIsGoneIsUnreachableWithTlsToo) {

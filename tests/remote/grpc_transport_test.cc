@@ -10,6 +10,7 @@
 namespace weft {
 namespace {
 
+using namespace remote_test;
 using testing::AnyOf;
 using testing::HasSubstr;
 using testing::Not;
@@ -124,7 +125,7 @@ TEST(GrpcTransport, EachDirectionEndsForItself) {
 }
 
 TEST(GrpcTransport, WhatWasWrittenBeforeFinishArrivesThoughTheWriterIsGone) {
-  Handover<int64_t> bytes;
+  Awaited<int64_t> bytes;
   GrpcServer server("127.0.0.1:0", {}, [&](const GrpcPeer&, std::unique_ptr<MessageStream> stream) {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));  // the client is gone by now, or waits for this end
     int64_t sum = 0;

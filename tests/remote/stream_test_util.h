@@ -17,7 +17,7 @@
 #include "pipeline/wire/message_stream.h"
 #include "tensor/tensor.h"
 
-namespace weft {
+namespace weft::remote_test {
 
 inline EncodedMessage message_of(const std::string& text) {
   EncodedMessage message;
@@ -65,7 +65,7 @@ Failure failure_of(Body&& body) {
 
 // A value that one thread gives and another waits for, with a deadline.
 template <class T>
-class Handover {
+class Awaited {
  public:
   void give(T value) { promise_.set_value(std::move(value)); }
   [[nodiscard]] T take() {
@@ -79,4 +79,4 @@ class Handover {
   std::future<T> future_ = promise_.get_future();
 };
 
-}  // namespace weft
+}  // namespace weft::remote_test

@@ -17,7 +17,7 @@
 
 #include "pipeline/remote/grpc_transport.h"
 
-namespace weft {
+namespace weft::remote_test {
 
 // Dates in seconds from now.
 struct TestValidity {
@@ -115,4 +115,4 @@ class TestAuthority {
   Certificate certificate_;
 };
 
-}  // namespace weft
+}  // namespace weft::remote_test

@@ -9,6 +9,7 @@
 #include "app/flags.h"
 #include "app/terminal.h"
 #include "engine/remote/remote_loader.h"
+#include "pipeline/plan.h"
 #include "pipeline/remote/grpc_transport.h"
 #include "pipeline/remote/worker.h"
 
@@ -55,8 +56,9 @@ ExitCode stage(const Flags& flags) {
   options.build = fmt::format("0.1.0 {}", kBuildCommit);
   options.stage = *node.stage;
   options.coordinator = cluster.coordinator().id;
-  options.model_dir = !node.model_dir.empty() ? node.model_dir : !flags.dir.empty() ? flags.dir : cluster.model;
-  if (!flags.dir.empty()) options.model_dir = flags.dir;
+  // The command line wins over the node, the node over the cluster.
+  options.model_dir = flags.dir;
+  if (options.model_dir.empty()) options.model_dir = node.model_dir.empty() ? cluster.model : node.model_dir;
   if (options.model_dir.empty()) fail(ErrorKind::bad_input, "command line", "wanted -m DIR or model_dir in the file, found neither");
   options.threads = flags.threads;
   options.backend = flags.device == "cuda" ? ops::Backend::cuda : flags.reference ? ops::Backend::reference : ops::Backend::cpu;
