@@ -30,6 +30,15 @@ std::vector<std::string> question(const std::vector<std::string>& more) {
   return words;
 }
 
+// Some seconds of work: a prompt that is read token by token.
+std::vector<std::string> long_request(const std::vector<std::string>& more = {}) {
+  std::string text;
+  for (int i = 0; i < 900; ++i) text += "word ";
+  std::vector<std::string> words = {"generate", "-m", app_test::mini_dir(), "-p", text, "--prefill-chunk", "1", "--pp-size", "2"};
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
 // Processes whose command line has `word`, by their numbers.
 std::vector<pid_t> processes_with(const std::string& word) {
   std::vector<pid_t> found;
@@ -107,22 +116,18 @@ TEST(DistributedProgram, ErrorsBeforeAnythingStarts) {
 
 // A worker that is killed in the middle of an answer: the text so far, the stage and the cause, exit code 6, nothing left behind.
 TEST(DistributedProgram, F2AStageIsKilledInTheMiddleOfAnAnswer) {
-  std::string error;
   std::thread killer([] {
-    pid_t coordinator = 0;
     for (int i = 0; i < 1000; ++i) {
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
-      coordinator = coordinator_with("--seed 987654321");
+      const pid_t coordinator = coordinator_with("--seed 987654321");
       const std::vector<pid_t> workers = coordinator == 0 ? std::vector<pid_t>{} : workers_of(coordinator);
-      if (workers.size() == 2) {
-        std::this_thread::sleep_for(std::chrono::milliseconds(700));
-        ::kill(workers.back(), SIGKILL);
-        return;
-      }
+      if (workers.size() != 2) continue;
+      std::this_thread::sleep_for(std::chrono::milliseconds(700));
+      ::kill(workers.back(), SIGKILL);
+      return;
     }
   });
-  const Outcome outcome = run({"generate", "-m", app_test::mini_dir(), "-p", "Write a long story.", "--seed", "987654321", "-n", "3000",
-                               "--temperature", "2", "--pp-size", "2"});
+  const Outcome outcome = run(long_request({"--seed", "987654321"}));
   killer.join();
   EXPECT_EQ(outcome.code, 6) << outcome.err;
   EXPECT_THAT(outcome.err, AllOf(HasSubstr("error: "), HasSubstr("stage "), HasSubstr("(node stage-")));
@@ -132,9 +137,7 @@ TEST(DistributedProgram, F2AStageIsKilledInTheMiddleOfAnAnswer) {
 TEST(DistributedProgram, CtrlCEndsTheWorkersToo) {
   app_test::RunOptions options;
   options.interrupt_at = "loaded";
-  const Outcome outcome =
-      run({"generate", "-m", app_test::mini_dir(), "-p", "Write a long story.", "-n", "3000", "--temperature", "2", "--pp-size", "2"},
-          options);
+  const Outcome outcome = run(long_request(), options);
   EXPECT_EQ(outcome.code, 130) << outcome.err;
   EXPECT_THAT(processes_with("weft stage -m " + app_test::mini_dir()), testing::IsEmpty());
 }
@@ -144,16 +147,14 @@ TEST(DistributedProgram, WorkersOfAKilledCoordinatorEnd) {
   app_test::RunOptions options;
   options.interrupt_at = "loaded";
   options.signal = SIGKILL;
-  const Outcome outcome =
-      run({"generate", "-m", app_test::mini_dir(), "-p", "Write a long story.", "-n", "3000", "--temperature", "2", "--pp-size", "2"},
-          options);
+  const Outcome outcome = run(long_request(), options);
   EXPECT_EQ(outcome.code, 256 + SIGKILL);
   for (int i = 0; i < 300 && !processes_with("weft stage -m " + app_test::mini_dir()).empty(); ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   EXPECT_THAT(processes_with("weft stage -m " + app_test::mini_dir()), testing::IsEmpty());
 }
 
-// K12: the files that a worker says it opened are those of its layers.
+// D14, in part: the trace has each step of each stage once.
 TEST(DistributedProgram, TheTraceIsJson) {
   TemporaryFolder folder;
   const std::string file = folder.path() / "trace.json";
@@ -166,7 +167,7 @@ TEST(DistributedProgram, TheTraceIsJson) {
     if (event.at("ph") == "X") ++spans[fmt::format("{} {}", event.at("pid").get<int>(), event.at("name").get<std::string>())];
   }
   EXPECT_GT(spans["1 compute"], 70);
-  EXPECT_EQ(spans["1 compute"], spans["2 compute"]);
+  EXPECT_NEAR(spans["1 compute"], spans["2 compute"], 1);  // the answer ends with the last stage's last step
   EXPECT_GT(spans["0 step"], 70);
 }
 

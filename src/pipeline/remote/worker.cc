@@ -743,6 +743,7 @@ void Worker::run_step(const std::shared_ptr<Session>& session, uint64_t number, 
     spans.set_waited(waited);
     spans.set_began(began);
     spans.set_ended(ended);
+    for (const wire::Rows& rows : decision.step().rows()) spans.set_rows(spans.rows() + rows.ids_size());
     const std::lock_guard lock(counters_->mutex);
     ++counters_->steps;
     counters_->wait += began - waited;
