@@ -223,22 +223,82 @@ TEST_F(RemoteFaults, F5ReorderedAndRepeatedDecisions) {
   }
 }
 
-// F6: what a stage answers is its request's error. F7: the same for memory that it lacks.
-TEST_F(RemoteFaults, F7AStageWithoutMemoryFailsTheRequestOnly) {
-  ClusterSetup setup{.dir = fixture("tiny-k3-8l"), .layers = "0-3,4-7"};
+// A stage that fails as it is told to.
+class FailingStage final : public Stage {
+ public:
+  FailingStage(std::unique_ptr<Stage> stage, std::shared_ptr<std::atomic<int>> mode) : stage_(std::move(stage)), mode_(std::move(mode)) {}
+  [[nodiscard]] LayerRange layers() const override { return stage_->layers(); }
+  [[nodiscard]] int64_t layer_count() const override { return stage_->layer_count(); }
+  [[nodiscard]] int64_t vocab_size() const override { return stage_->vocab_size(); }
+  [[nodiscard]] int64_t hidden_size() const override { return stage_->hidden_size(); }
+  [[nodiscard]] StatePool& states() override { return stage_->states(); }
+  [[nodiscard]] Device& device() override { return stage_->device(); }
+  [[nodiscard]] ByteCount bytes_per_token() const override { return stage_->bytes_per_token(); }
+  [[nodiscard]] MemoryUse memory() const override { return stage_->memory(); }
+  [[nodiscard]] Output forward(ops::Context& context, const Batch& batch, std::optional<Boundary> in) override {
+    const int mode = mode_->exchange(0);
+    if (mode == 1) fail(ErrorKind::bad_checkpoint, "layer 4", "wanted finite values, found NaN");
+    if (mode == 2) throw std::bad_alloc();
+    if (mode == 3) throw 7;  // what nobody expects
+    if (mode == 4) std::this_thread::sleep_for(std::chrono::seconds(3));
+    return stage_->forward(context, batch, std::move(in));
+  }
+
+ private:
+  std::unique_ptr<Stage> stage_;
+  std::shared_ptr<std::atomic<int>> mode_;
+};
+
+// F6: what a stage answers is its request's error, with its name. F7: the same for memory that it lacks. The others go on.
+TEST_F(RemoteFaults, F6F7AnErrorOfAStageIsItsRequests) {
+  const auto mode = std::make_shared<std::atomic<int>>(0);
+  ClusterSetup setup{.dir = fixture("tiny-k3-8l"), .layers = "0-2,3-5,6-7"};
+  setup.change_worker = [&](WorkerOptions& options) {
+    if (options.node == "stage-1") {
+      options.wrap_stage = [&](std::unique_ptr<Stage> stage) { return std::make_unique<FailingStage>(std::move(stage), mode); };
+    }
+  };
   InProcessCluster stages(setup);
   const auto executor = stages.executor();
-  const std::vector<float> wanted = logits_of(*executor, some_prompt(), 64);
-  // More pages than any stage has.
-  const SequenceId sequence = executor->create();
-  StateUse limits = executor->state_memory().limits;
-  EXPECT_GT(limits.pages, 0);
-  const std::optional<Failure> failure =
-      guard([&] { static_cast<void>(feed(*executor, sequence, std::vector<int32_t>{-1}, 64)); });
+  const SequenceId other = executor->create();
+  const std::vector<float> before = feed(*executor, other, some_prompt(), 64);
+  const std::vector<std::pair<ErrorKind, std::string>> wanted = {
+      {ErrorKind::bad_checkpoint, "found NaN"}, {ErrorKind::unavailable, "memory"}, {ErrorKind::internal, ""}};
+  for (int i = 0; i < 3; ++i) {
+    const SequenceId sequence = executor->create();
+    *mode = i + 1;
+    const std::optional<Failure> failure = guard([&] { static_cast<void>(feed(*executor, sequence, some_prompt(), 64)); });
+    ASSERT_TRUE(failure);
+    EXPECT_EQ(failure->kind, wanted[static_cast<size_t>(i)].first) << failure->message;
+    EXPECT_THAT(failure->message, AllOf(HasSubstr("stage 1 (node stage-1"), HasSubstr(wanted[static_cast<size_t>(i)].second)));
+    executor->release(sequence);
+  }
+  EXPECT_EQ(executor->epoch(), 1U);
+  // Another sequence lost nothing.
+  const auto local = open_executor(fixture("tiny-k3-8l"));
+  std::vector<int32_t> whole = some_prompt();
+  whole.push_back(7);
+  const std::vector<float> all = logits_of(*local, whole, 64);
+  const std::vector<float> last = feed(*executor, other, std::vector<int32_t>{7}, 64);
+  EXPECT_TRUE(same_bits(last, std::span(all).last(last.size())));
+}
+
+// A stage whose computing hangs while its process lives: its time is over, and afterwards it is taken back.
+TEST_F(RemoteFaults, AStageThatHangsIsNamed) {
+  const auto mode = std::make_shared<std::atomic<int>>(0);
+  ClusterSetup setup{.dir = fixture("tiny-k3-8l"), .layers = "0-2,3-5,6-7", .timeouts = {.stage = 0.5, .heartbeat_interval = 0.1}};
+  setup.change_worker = [&](WorkerOptions& options) {
+    if (options.node == "stage-1") {
+      options.wrap_stage = [&](std::unique_ptr<Stage> stage) { return std::make_unique<FailingStage>(std::move(stage), mode); };
+    }
+  };
+  InProcessCluster stages(setup);
+  const auto executor = stages.executor();
+  const std::optional<Failure> failure = step_with(*executor, [&] { *mode = 4; });
   ASSERT_TRUE(failure);
-  EXPECT_EQ(failure->kind, ErrorKind::bad_input);
-  EXPECT_TRUE(executor->ready());
-  EXPECT_TRUE(same_bits(logits_of(*executor, some_prompt(), 64), wanted));
+  EXPECT_EQ(failure->kind, ErrorKind::stage_timeout) << failure->message;
+  EXPECT_THAT(failure->message, HasSubstr("stage 1"));
+  expect_works(*executor);
 }
 
 // F10: in place of a stage comes a node with another name: refused; with its own name: taken.
