@@ -200,6 +200,97 @@ TEST_F(RemoteFaults, F5CorruptedFrames) {
   expect_works(*executor);
 }
 
+// A stage that answers what is no answer is lost; the others and the coordinator go on.
+TEST_F(RemoteFaults, AStageThatAnswersGarbage) {
+  for (const int kind : {0, 1, 2}) {
+    std::atomic<bool> garbage = false;
+    ClusterSetup setup{.dir = fixture("tiny-k3-8l"), .layers = "0-3,4-7"};
+    setup.tamper_back = [&](std::unique_ptr<MessageStream> stream, const std::string& to) -> std::unique_ptr<MessageStream> {
+      if (to != "stage-1") return stream;
+      return std::make_unique<TamperStream>(std::move(stream), limits_, [&](Frame& frame) {
+        if (frame.type != FrameType::tokens || !garbage.exchange(false)) return true;
+        const uint64_t step = frame.step;
+        const uint32_t epoch = frame.epoch;
+        if (kind == 0) frame = message_frame(FrameType::payload, wire::Done());
+        if (kind == 1) frame.tensors.front() = FrameTensor::message(std::make_shared<const std::string>("\xff\xff\xff garbage"));
+        if (kind == 2) {  // of the right form: results of nobody
+          wire::Done done;
+          done.set_number(step);
+          done.add_results();
+          done.add_results();
+          frame = message_frame(FrameType::tokens, done);
+        }
+        frame.step = step;
+        frame.epoch = epoch;
+        return true;
+      });
+    };
+    InProcessCluster stages(setup);
+    const auto executor = stages.executor();
+    const std::optional<Failure> failure = step_with(*executor, [&] {
+      while (executor->epoch() != 1) {
+      }
+      garbage = true;
+    });
+    ASSERT_TRUE(failure) << kind;
+    EXPECT_EQ(failure->kind, ErrorKind::stage_lost) << failure->message;
+    EXPECT_THAT(failure->message, HasSubstr("stage 1 (node stage-1"));
+    expect_works(*executor);
+  }
+}
+
+// Orders that make no sense, from somebody who may give some: the connection ends, the worker lives.
+TEST_F(RemoteFaults, AWorkerSurvivesNonsenseOrders) {
+  ClusterSetup setup{.dir = fixture("tiny-k3-8l"), .layers = "0-3,4-7"};
+  InProcessCluster stages(setup);
+  for (int kind = 0; kind < 6; ++kind) {
+    Link link(stages.connect({"unix:/stage-1", "stage-1"}), setup.link);
+    wire::Hello hello = local_hello("test");
+    hello.set_cluster("test");
+    hello.set_node("coordinator");
+    hello.set_to_node("stage-1");
+    hello.set_boot(std::to_string(kind));
+    hello.set_family("kimi_k3");
+    hello.set_config_sha256(sha256_text(read_text_file(fixture("tiny-k3-8l") / "config.json")));
+    hello.set_max_chunk(static_cast<uint64_t>(setup.link.limits.chunk));
+    static_cast<void>(guard([&] {
+      // The one before may be leaving still.
+      while (guard([&] { static_cast<void>(exchange_hello(link, hello, 5.0)); })) return;
+      wire::Control message;
+      wire::Decision decision;
+      decision.set_number(1);
+      decision.mutable_step()->add_rows()->add_ids(3);
+      if (kind == 0) link.send(message_frame(FrameType::step, decision));
+      if (kind == 1) link.send(message_frame(FrameType::control, message));
+      if (kind == 2) {
+        message.mutable_connect()->set_epoch(7);
+        link.send(message_frame(FrameType::control, message));
+      }
+      if (kind == 3) {
+        message.mutable_load()->set_stage(9);
+        link.send(message_frame(FrameType::control, message));
+      }
+      if (kind == 4) {
+        message.mutable_survey()->mutable_plan()->add_stages()->set_end(1 << 30);
+        link.send(message_frame(FrameType::control, message));
+      }
+      if (kind == 5) link.send(message_frame(FrameType::payload, wire::Done()));
+      if (kind != 2 && kind != 3 && kind != 4) {
+        while (link.receive()) {
+        }
+      } else {
+        const std::optional<Frame> answer = link.receive();
+        ASSERT_TRUE(answer);
+        const auto told = message_of<wire::Control>(*answer);
+        EXPECT_TRUE(told.connected().has_failure() || told.loaded().has_failure() || told.survey_reply().has_failure()) << kind;
+      }
+    }));
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  const auto executor = stages.executor();
+  expect_works(*executor);
+}
+
 TEST_F(RemoteFaults, F5ReorderedAndRepeatedDecisions) {
   for (const bool repeat : {false, true}) {
     const auto stages = cluster();

@@ -306,10 +306,11 @@ TEST(RemoteHandshake, F9WeightsOutliveTheCoordinator) {
   const SequenceId sequence = executor->create();
   const std::vector<float> wanted = feed(*executor, sequence, prompt_of(9), 64);
   executor.reset();
-  for (int i = 0; i < 500 && cluster.worker(0)->status().sequences() > 0; ++i)
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  EXPECT_EQ(cluster.worker(0)->status().sequences(), 0);
-  EXPECT_EQ(cluster.worker(1)->status().sequences(), 0);
+  for (const int64_t stage : {0, 1}) {
+    for (int i = 0; i < 500 && cluster.worker(stage)->status().sequences() > 0; ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    EXPECT_EQ(cluster.worker(stage)->status().sequences(), 0) << stage;
+  }
   const size_t before = cluster.said().size();
   executor = cluster.executor();
   const std::vector<std::string> said = cluster.said();

@@ -231,7 +231,7 @@ std::vector<Figure> hops(int repeats) {
   return figures;
 }
 
-std::vector<Figure> throughput(const PipelineOptions& options, std::vector<std::string>& notes) {
+std::vector<Figure> throughput(const PipelineOptions& options, Json& facts, std::vector<std::string>& notes) {
   std::vector<Figure> figures;
   Figure one{"decode, 1 stage", "tokens/s", {}, {}};
   Figure several{fmt::format("decode, {} stages", options.stages), "tokens/s", {}, {}};
@@ -257,6 +257,15 @@ std::vector<Figure> throughput(const PipelineOptions& options, std::vector<std::
     }
   }
   several.limit = one.as_limit();
+  // What the plan says and what the processes have in memory.
+  auto& remote_executor = dynamic_cast<RemoteExecutor&>(*there.executor);
+  Json stages = remote_executor.stage_report();
+  for (size_t s = 0; s < stages.size(); ++s) {
+    const PlanStage& planned = remote_executor.plan().stages[s];
+    stages[s]["planned"] = {{"weight_bytes", planned.weights}, {"state_bytes", planned.state}, {"workspace_bytes", planned.workspace}};
+    stages[s].erase("address");
+  }
+  facts["stages"] = std::move(stages);
   notes.push_back(fmt::format("{} stages with {} threads each, one stage with {}; {} requests side by side", options.stages, threads,
                               here.threads, options.requests));
   figures.push_back(one);
@@ -276,7 +285,7 @@ Record bench_pipeline(const PipelineOptions& options) {
     record.notes.emplace_back("overlap is measured with a small model, whose stages work less than the 10 ms that they sleep");
   }
   for (Figure& figure : hops(options.repeats)) record.figures.push_back(std::move(figure));
-  for (Figure& figure : throughput(options, record.notes)) record.figures.push_back(std::move(figure));
+  for (Figure& figure : throughput(options, record.facts, record.notes)) record.figures.push_back(std::move(figure));
   record.notes.emplace_back(
       "a hop copies a boundary once to pack it, once from the socket into a message, once to take it apart, and as often as the kernel "
       "does; sending copies nothing");

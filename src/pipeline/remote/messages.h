@@ -40,6 +40,9 @@ template <class Message>
 // Throws bad_input naming the field.
 [[nodiscard]] StageStep from_wire(const wire::Step& step);
 
+// Throws bad_input for a mask that is not one of `vocab` ids, and for ids outside of it.
+void check_sample(const SampleRequest& request, int64_t vocab);
+
 // The sequence table of a step's boundary.
 [[nodiscard]] std::vector<SequenceRow> sequence_rows(const wire::Step& step);
 

@@ -25,6 +25,7 @@ namespace {
 
 constexpr std::string_view kPlace = "worker";
 constexpr double kHelloSeconds = 10.0;  // distributed.md 5.10, handshake
+constexpr int64_t kMostRows = 1 << 20;
 constexpr uint64_t kMostEchoBytes = uint64_t{256} << 20;
 
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
@@ -141,6 +142,10 @@ struct Worker::Session {
     const std::lock_guard lock(mutex);
     return closed;
   }
+  bool upstream_came() {
+    const std::lock_guard lock(mutex);
+    return had_upstream;
+  }
   // The stage before may send another boundary.
   void grant() {
     std::shared_ptr<Link> up;
@@ -173,6 +178,7 @@ struct Worker::Session {
   bool closed = false;               // guarded by mutex
   std::string reason;                // guarded by mutex
   bool ready_for_upstream = false;   // guarded by mutex
+  bool had_upstream = false;         // guarded by mutex
   std::map<uint64_t, Arrival> inbox;  // guarded by mutex
   std::shared_ptr<Link> upstream;     // guarded by mutex
   std::shared_ptr<Link> downstream;   // set before the first decision; guarded by mutex until then
@@ -364,7 +370,10 @@ void Worker::serve_upstream(const std::shared_ptr<Link>& shared, const wire::Hel
       if (session->stage == 0) add_difference(reply, "stage before", "none", hello.node());
       if (session->upstream) add_difference(reply, "stage before", "one connection", "a second one");
     }
-    if (reply.differences_size() == 0) session->upstream = shared;
+    if (reply.differences_size() == 0) {
+      session->upstream = shared;
+      session->had_upstream = true;
+    }
   }
   greet(link, reply);
   std::string reason = "the stage before left";
@@ -408,7 +417,7 @@ void Worker::serve_upstream(const std::shared_ptr<Link>& shared, const wire::Hel
     lost = !session->closed;
   }
   if (!lost) return;
-  const Failure told{ErrorKind::stage_lost, fmt::format("link from {} ({}): {}", hello.node(), link.peer(), reason)};
+  const Failure told{ErrorKind::stage_lost, fmt::format("link from {} ({}) to {}: {}", hello.node(), link.peer(), options_.node, reason)};
   log(told.message);
   session->send(message_frame(FrameType::abort, to_wire(told, std::max<int64_t>(session->stage - 1, 0))));
 }
@@ -499,6 +508,9 @@ void Worker::load(Session& session, const wire::Control& message) {
   const std::optional<Failure> failure = guard([&] {
     const LayerRange layers = stage_layers(wanted.plan(), wanted.stage());
     if (!loaded_ || loaded_->layers != layers) fail(ErrorKind::bad_input, kPlace, "wanted a survey of the stage before its load");
+    if (wanted.plan().prefill_chunk() < 1 || wanted.plan().prefill_chunk() > kMostRows) {
+      fail(ErrorKind::bad_input, kPlace, "prefill chunk: wanted 1 to {}, found {}", kMostRows, wanted.plan().prefill_chunk());
+    }
     const wire::PlannedStage& planned = wanted.plan().stages(static_cast<int>(wanted.stage()));
     StageOptions options;
     options.layers = layers;
@@ -616,7 +628,7 @@ void Worker::connect(const std::shared_ptr<Session>& session) {
         });
         if (raw->is_closed()) return;
         const wire::PlannedStage& to = raw->plan.stages(static_cast<int>(raw->stage + 1));
-        const Failure told{ErrorKind::stage_lost, fmt::format("link to {} ({}): {}", to.node(), to.address(), lost->message)};
+        const Failure told{ErrorKind::stage_lost, fmt::format("link from {} to {} ({}): {}", options_.node, to.node(), to.address(), lost->message)};
         log(told.message);
         raw->send(message_frame(FrameType::abort, to_wire(told, raw->stage + 1)));
       });
@@ -635,8 +647,13 @@ void Worker::decide(const std::shared_ptr<Session>& session, const Frame& frame)
   auto kept = std::make_shared<const Frame>(frame);
   const double queued = now();
   // Numbers are looked at here, so that a gap is seen at once.
-  if (frame.epoch != static_cast<uint32_t>(session->epoch)) {
-    fail(ErrorKind::bad_input, kPlace, "E_EPOCH: wanted epoch {}, found {}", session->epoch, frame.epoch);
+  uint64_t epoch = 0;
+  {
+    const std::lock_guard lock(session->mutex);
+    epoch = session->epoch;
+  }
+  if (frame.epoch != static_cast<uint32_t>(epoch)) {
+    fail(ErrorKind::bad_input, kPlace, "E_EPOCH: wanted epoch {}, found {}", epoch, frame.epoch);
   }
   if (frame.step != session->next_number) {
     fail(ErrorKind::bad_input, kPlace, "{}: wanted decision {}, found {}", frame.step < session->next_number ? "E_STEP_DUP" : "E_STEP_GAP",
@@ -649,6 +666,10 @@ void Worker::decide(const std::shared_ptr<Session>& session, const Frame& frame)
 void Worker::run_step(const std::shared_ptr<Session>& session, uint64_t number, const std::shared_ptr<const Frame>& frame,
                       double queued) {
   if (session->is_closed()) return;
+  if (!loaded_ || !loaded_->runner || session->plan.stages_size() == 0 || (session->stage > 0) != (session->upstream_came())) {
+    session->coordinator->cancel("a decision came before the stages were loaded and connected");
+    return;
+  }
   StageRunner& runner = *loaded_->runner;
   const int64_t stage = session->stage;
   const bool last = stage + 1 == session->plan.stages_size();
@@ -692,6 +713,9 @@ void Worker::run_step(const std::shared_ptr<Session>& session, uint64_t number, 
     StageRunner::Outcome outcome;
     failure = guard([&] {
       step = from_wire(decision.step());
+      for (const Rows& rows : step.step.rows) {
+        if (rows.sample) check_sample(*rows.sample, runner.stage().vocab_size());
+      }
       // Two stages must agree where a sequence stands (K3 spec 5): a step that one of them missed shows here.
       for (int i = 0; i < decision.step().rows_size() && !arrival.handover.failure; ++i) {
         const wire::Rows& rows = decision.step().rows(i);
@@ -734,7 +758,7 @@ void Worker::run_step(const std::shared_ptr<Session>& session, uint64_t number, 
         counters_->send += now() - start;
         if (!lost || raw->is_closed()) return;
         const wire::PlannedStage& to = raw->plan.stages(static_cast<int>(raw->stage + 1));
-        const Failure told{lost->kind, fmt::format("link to {} ({}): {}", to.node(), to.address(), lost->message)};
+        const Failure told{lost->kind, fmt::format("link from {} to {} ({}): {}", options_.node, to.node(), to.address(), lost->message)};
         raw->send(message_frame(FrameType::abort, to_wire(told, raw->stage + 1)));
       }));
     }
