@@ -66,6 +66,7 @@ struct RemoteExecutor::Impl {
     wire::Loaded loaded;
     std::vector<ShardDigest> shards;
     double clock_offset = 0.0;  // this process's monotonic clock less the stage's
+    double last_ended = 0.0;    // of the step before, by the stage's clock; guarded by the executor's mutex
     // Replaced while the stages are not connected only:
     std::shared_ptr<Link> link;
     std::unique_ptr<LinkWatch> watch;
@@ -104,11 +105,13 @@ struct RemoteExecutor::Impl {
     boot = random_boot_id();
     connect_all(after(options.cluster.timeouts.load));
     become_ready();
+    began = now();
     monitor = std::thread([this] { watch_steps(); });
     keeper = std::thread([this] { keep_connected(); });
   }
 
   ~Impl() {
+    if (trace) end_trace();
     {
       const std::lock_guard lock(mutex);
       stopping = true;
@@ -174,6 +177,7 @@ struct RemoteExecutor::Impl {
       const std::lock_guard lock(mutex);
       if (stopping) fail(ErrorKind::unavailable, kPlace, "the coordinator ends");
       peer.link = std::make_shared<Link>(std::move(stream), options.link);
+      peer.last_ended = 0.0;
     }
     {
       const std::lock_guard lock(peer.mutex);
@@ -324,6 +328,7 @@ struct RemoteExecutor::Impl {
       if (!answer.has_load_progress()) return answer;
       const wire::LoadProgress& progress = answer.load_progress();
       lock.unlock();
+      if (options.loading) static_cast<void>(guard([&] { options.loading(peer.stage, progress.done(), progress.total()); }));
       if (progress.done() == 0) say(fmt::format("{}: loading {}", peer.name, human_bytes(progress.total())));
       lock.lock();
     }
@@ -444,6 +449,7 @@ struct RemoteExecutor::Impl {
     const auto done = message_of<wire::Done>(frame);
     const std::lock_guard lock(mutex);
     if (frame.epoch != static_cast<uint32_t>(epoch) || state != State::ready) return;
+    if (trace && done.has_spans()) write_spans(peer, done.number(), done.spans());
     if (const auto call = calls.find(done.number()); call != calls.end()) {
       if (call->second->missing == 0) return;
       if (done.has_failure() && !call->second->failure) call->second->failure = named(done.failure());
@@ -457,12 +463,6 @@ struct RemoteExecutor::Impl {
     OpenStep& open = **at;
     const auto stage = static_cast<size_t>(peer.stage);
     open.done[stage] = Clock::now();
-    if (trace && done.has_spans()) {
-      const wire::Spans& spans = done.spans();
-      const double shift = peer.clock_offset;
-      trace->span(peer.stage, "wait", spans.waited() + shift, spans.began() + shift, done.number(), open.rows);
-      trace->span(peer.stage, "compute", spans.began() + shift, spans.ended() + shift, done.number(), open.rows);
-    }
     if (open.completion) return;
     if (done.has_failure()) {
       const Failure failure = named(done.failure());
@@ -478,6 +478,30 @@ struct RemoteExecutor::Impl {
       return;
     }
     changed.notify_all();
+  }
+
+  // The compute thread of a stage from the answer before to this one, without a gap; beside it what was sent. Under the mutex.
+  void write_spans(Peer& peer, uint64_t number, const wire::Spans& spans) {
+    const auto write = [&](std::string_view kind, double begin, double end, uint64_t step, int64_t rows) {
+      trace->span(peer.stage, kind, begin + peer.clock_offset, end + peer.clock_offset, step, rows);
+    };
+    if (peer.last_ended > 0.0) write("answer", peer.last_ended, spans.answered(), number, spans.rows());
+    write("idle", spans.answered(), spans.waited(), number, spans.rows());
+    write("wait", spans.waited(), spans.began(), number, spans.rows());
+    write("compute", spans.began(), spans.ended(), number, spans.rows());
+    for (const wire::SentSpan& sent : spans.sent()) write("send", sent.began(), sent.ended(), sent.number(), sent.rows());
+    peer.last_ended = spans.ended();
+  }
+
+  // What the stages have not told yet: their idle time since the last step, and what they sent last.
+  void end_trace() {
+    std::unique_lock lock(mutex);
+    if (state != State::ready) return;
+    wire::Decision probe;
+    probe.set_probe(true);
+    const std::optional<Failure> failure = guard([&] { wait_for(lock, post_all(probe), kAnswerSeconds); });
+    trace->span(-1, "run", began, now(), next_number - 1, 0);
+    if (failure) say(fmt::format("the trace lacks its end: {}", failure->message));
   }
 
   // A failure of one step, with the stage where it arose.
@@ -601,6 +625,7 @@ struct RemoteExecutor::Impl {
   std::optional<Plan> plan;
   std::string fingerprint;
   uint64_t epoch = 0;
+  double began = 0.0;  // when all stages were connected first
   StateMemory state_memory;
   ByteCount bytes_per_token;
   ByteCount weight_bytes;
@@ -828,6 +853,12 @@ Json RemoteExecutor::stage_report() {
     if (!answer.has_status_reply()) fail(ErrorKind::bad_input, kPlace, "{}: wanted a status, found another message", peer->name);
     Json stage = status_json(answer.status_reply().SerializeAsString());
     stage["address"] = peer->address.address;
+    stage["weight_bytes"] = peer->loaded.weight_bytes();
+    const PlanStage& planned = impl_->plan->stages[static_cast<size_t>(peer->stage)];
+    stage["planned"] = {{"weight_bytes", planned.weights - planned.experts + planned.experts_kept},
+                        {"state_bytes", planned.state},
+                        {"workspace_bytes", planned.workspace},
+                        {"used_bytes", planned.used()}};
     report.push_back(std::move(stage));
   }
   return report;

@@ -26,12 +26,19 @@ namespace {
 constexpr std::string_view kPlace = "worker";
 constexpr double kHelloSeconds = 10.0;  // distributed.md 5.10, handshake
 constexpr uint64_t kMostEchoBytes = uint64_t{256} << 20;
+constexpr double kProgressSeconds = 0.5;  // between two reports of loading
 
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 std::string layers_text(LayerRange layers) { return fmt::format("{}-{}", layers.begin, layers.end.value - 1); }
 
 Frame control_frame(const wire::Control& message) { return message_frame(FrameType::control, message); }
+
+int64_t row_count(const wire::Step& step) {
+  int64_t count = 0;
+  for (const wire::Rows& rows : step.rows()) count += rows.ids_size();
+  return count;
+}
 
 }  // namespace
 
@@ -141,6 +148,13 @@ struct Worker::Session {
     const std::lock_guard lock(mutex);
     return closed;
   }
+  // What the trace needs of the time since the answer before.
+  void take_spans(wire::Spans& spans) {
+    spans.set_answered(answered);
+    const std::lock_guard lock(mutex);
+    for (wire::SentSpan& span : sent) *spans.add_sent() = std::move(span);
+    sent.clear();
+  }
   // The stage before may send another boundary.
   void grant() {
     std::shared_ptr<Link> up;
@@ -167,6 +181,7 @@ struct Worker::Session {
   int64_t stage = 0;
   std::shared_ptr<const ModelConfig> config;
   DType activation = DType::f32;
+  double answered = 0.0;  // when the answer before was on its way, or the stage was connected; the compute thread only
 
   std::mutex mutex;
   std::condition_variable arrived;
@@ -174,6 +189,7 @@ struct Worker::Session {
   std::string reason;                // guarded by mutex
   bool ready_for_upstream = false;   // guarded by mutex
   std::map<uint64_t, Arrival> inbox;  // guarded by mutex
+  std::vector<wire::SentSpan> sent;   // guarded by mutex: not told yet
   std::shared_ptr<Link> upstream;     // guarded by mutex
   std::shared_ptr<Link> downstream;   // set before the first decision; guarded by mutex until then
   std::unique_ptr<Listed> listed;    // of downstream
@@ -234,6 +250,7 @@ wire::HelloReply Worker::reply_to(const wire::Hello& hello) const {
   }
   reply.set_memory(static_cast<uint64_t>(options_.memory));
   reply.set_device(options_.backend == ops::Backend::cuda ? "cuda" : "cpu");
+  reply.set_features(options_.features);
   const std::lock_guard lock(counters_->mutex);
   reply.set_loaded_layers(counters_->layers);
   return reply;
@@ -416,6 +433,7 @@ void Worker::serve_upstream(const std::shared_ptr<Link>& shared, const wire::Hel
 void Worker::serve_observer(Link& link, const wire::Hello& hello) {
   const wire::HelloReply reply = reply_to(hello);
   greet(link, reply);
+  TaskThread measuring;  // beside the loop, which answers signs of life meanwhile
   while (std::optional<Frame> frame = link.receive()) {
     const auto message = message_of<wire::Control>(*frame);
     wire::Control answer;
@@ -432,15 +450,19 @@ void Worker::serve_observer(Link& link, const wire::Hello& hello) {
       link.send(echo);
       continue;
     } else if (message.has_measure_link()) {
-      wire::MeasuredLink& measured = *answer.mutable_measured_link();
-      const wire::MeasureLink& wanted = message.measure_link();
-      const std::optional<Failure> failure = guard([&] {
-        const LinkMeasure result = measure_link(options_.connect({wanted.address(), wanted.node()}, options_.timeouts.connect),
-                                                options_.link, observer_hello(self(), wanted.node()), wanted.bytes(), wanted.repeats());
-        measured.set_round_trip(result.round_trip);
-        measured.set_bandwidth(result.bandwidth);
-      });
-      if (failure) *measured.mutable_failure() = to_wire(*failure, options_.stage);
+      static_cast<void>(measuring.post([this, &link, wanted = message.measure_link()] {
+        wire::Control told;
+        wire::MeasuredLink& measured = *told.mutable_measured_link();
+        const std::optional<Failure> failure = guard([&] {
+          const LinkMeasure result = measure_link(options_.connect({wanted.address(), wanted.node()}, options_.timeouts.connect),
+                                                  options_.link, observer_hello(self(), wanted.node()), wanted.bytes(), wanted.repeats());
+          measured.set_round_trip(result.round_trip);
+          measured.set_bandwidth(result.bandwidth);
+        });
+        if (failure) *measured.mutable_failure() = to_wire(*failure, options_.stage);
+        static_cast<void>(guard([&] { link.send(control_frame(told)); }));  // a lost link is the loop's business
+      }));
+      continue;
     } else {
       fail(ErrorKind::bad_input, kPlace, "{}: wanted a question, found another message", link.peer());
     }
@@ -520,7 +542,14 @@ void Worker::load(Session& session, const wire::Control& message) {
       if (options_.backend == ops::Backend::cuda) options.device = open_cuda_device();
       // Host memory is taken as it is used; the coordinator's budget bounds it.
       if (options.device->is_host()) options.state.slots = 1 << 20;
-      if (!options_.dummy_weights) read_trunk(*loaded_->checkpoint, layers);
+      if (!options_.dummy_weights) {
+        read_trunk(*loaded_->checkpoint, layers, [&, told = now()](int64_t bytes) mutable {
+          if (now() - told < kProgressSeconds) return;
+          told = now();
+          progress.mutable_load_progress()->set_done(bytes);
+          session.send(progress);
+        });
+      }
       progress.mutable_load_progress()->set_done(total);
       session.send(progress);
       StageRunnerOptions runner;
@@ -619,6 +648,7 @@ void Worker::connect(const std::shared_ptr<Session>& session) {
         raw->send(message_frame(FrameType::abort, to_wire(told, raw->stage + 1)));
       });
     }
+    session->answered = now();
     const std::lock_guard lock(counters_->mutex);
     counters_->state = "ready";
     counters_->connected = now();
@@ -671,7 +701,18 @@ void Worker::run_step(const std::shared_ptr<Session>& session, uint64_t number, 
         runner.restore(SequenceId(decision.restore().sequence()), TokenCount(decision.restore().consumed()),
                        state_of(*frame, decision.restore().names()));
         break;
-      case wire::Decision::kProbe: *done.mutable_status() = status(); break;
+      case wire::Decision::kProbe: {
+        session->sender.post([] {}).wait();  // what it sends has a deadline of its own
+        *done.mutable_status() = status();
+        wire::Spans& spans = *done.mutable_spans();
+        session->take_spans(spans);
+        spans.set_queued(queued);
+        const double time = now();
+        spans.set_waited(time);
+        spans.set_began(time);
+        spans.set_ended(time);
+        break;
+      }
       case wire::Decision::kStep: is_step = true; break;
       case wire::Decision::WHAT_NOT_SET:
         fail(ErrorKind::bad_input, kPlace, "decision {}: wanted something to do, found nothing", number);
@@ -728,8 +769,19 @@ void Worker::run_step(const std::shared_ptr<Session>& session, uint64_t number, 
           out.step = number;
           raw->downstream->send(out);
         });
-        const std::lock_guard lock(counters_->mutex);
-        counters_->send += now() - start;
+        const double sent = now();
+        {
+          const std::lock_guard lock(raw->mutex);
+          wire::SentSpan& span = raw->sent.emplace_back();
+          span.set_number(number);
+          span.set_rows(row_count(decision->step()));
+          span.set_began(start);
+          span.set_ended(sent);
+        }
+        {
+          const std::lock_guard lock(counters_->mutex);
+          counters_->send += sent - start;
+        }
         if (!lost || raw->is_closed()) return;
         const wire::PlannedStage& to = raw->plan.stages(static_cast<int>(raw->stage + 1));
         const Failure told{lost->kind, fmt::format("link to {} ({}): {}", to.node(), to.address(), lost->message)};
@@ -737,6 +789,8 @@ void Worker::run_step(const std::shared_ptr<Session>& session, uint64_t number, 
       }));
     }
     wire::Spans& spans = *done.mutable_spans();
+    session->take_spans(spans);
+    spans.set_rows(row_count(decision.step()));
     spans.set_queued(queued);
     spans.set_waited(waited);
     spans.set_began(began);
@@ -781,6 +835,7 @@ void Worker::run_step(const std::shared_ptr<Session>& session, uint64_t number, 
     short_answer.step = number;
     session->send(short_answer);
   }
+  if (done.has_spans()) session->answered = now();
 }
 
 wire::Status Worker::status() {
