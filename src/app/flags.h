@@ -37,7 +37,17 @@ struct ModelFlags {
   std::string pp_local = "processes";
   std::string pp_trace;
   std::optional<double> stage_timeout;  // seconds
+  std::optional<double> connect_timeout;
   std::optional<double> load_timeout;
+  std::optional<double> heartbeat_interval;
+  std::optional<int64_t> heartbeat_misses;
+  int64_t micro_batch = 0;
+  int64_t max_in_flight = 0;
+  std::optional<int64_t> max_sequences;
+  std::string tls_cert;
+  std::string tls_key;
+  std::string tls_ca;
+  std::string token_file;
   bool insecure = false;
   bool reference = false;
 

@@ -1,6 +1,7 @@
 // What stands in for app/remote in a build without gRPC.
 #include <CLI/CLI.hpp>
 
+#include "app/bench_pipeline.h"
 #include "app/command.h"
 #include "app/flags.h"
 
@@ -20,6 +21,8 @@ void add_refused(CLI::App& app, Command& command, const std::string& name, const
 }  // namespace
 
 LoadedExecutor ModelFlags::load_distributed() const { refuse("stages in other processes"); }
+
+bench::Record measure_pipeline(const ModelOptions&, int64_t, int64_t, int64_t, int) { refuse("weft bench pipeline"); }
 
 Json stage_report(Executor& /*executor*/) { return Json::array(); }
 

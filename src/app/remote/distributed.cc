@@ -57,7 +57,18 @@ LoadedExecutor load(RemoteModelOptions remote, const std::shared_ptr<LoadDisplay
 
 void apply(const ModelFlags& flags, ClusterTimeouts& timeouts) {
   timeouts.stage = flags.stage_timeout.value_or(timeouts.stage);
+  timeouts.connect = flags.connect_timeout.value_or(timeouts.connect);
   timeouts.load = flags.load_timeout.value_or(timeouts.load);
+  timeouts.heartbeat_interval = flags.heartbeat_interval.value_or(timeouts.heartbeat_interval);
+  timeouts.heartbeat_misses = flags.heartbeat_misses.value_or(timeouts.heartbeat_misses);
+}
+
+void apply(const ModelFlags& flags, ClusterSecurity& security) {
+  security.allow_insecure = security.allow_insecure || flags.insecure;
+  if (!flags.tls_cert.empty()) security.cert = flags.tls_cert;
+  if (!flags.tls_key.empty()) security.key = flags.tls_key;
+  if (!flags.tls_ca.empty()) security.ca = flags.tls_ca;
+  if (!flags.token_file.empty()) security.token_file = flags.token_file;
 }
 
 }  // namespace
@@ -70,13 +81,15 @@ LoadedExecutor ModelFlags::load_distributed() const {
   const auto display = std::make_shared<LoadDisplay>();
   remote.progress = [display](const std::string& line) { display->note(line); };
   if (!distributed_config.empty()) {
-    remote.cluster = read_cluster_config(distributed_config);
+    // The file is read with what the command line allows: it refuses plaintext to other hosts itself.
+    ClusterSecurity given;
+    apply(*this, given);
+    remote.cluster = read_cluster_config(distributed_config, given);
     if (pp_size && *pp_size != remote.cluster.stages) {
       fail(ErrorKind::bad_input, "command line", "P07: --pp-size {}: wanted the {} stages of {}", *pp_size,
            remote.cluster.stages, distributed_config);
     }
     if (remote.model.pp_layers) remote.cluster.layers = *remote.model.pp_layers;
-    remote.cluster.security.allow_insecure = remote.cluster.security.allow_insecure || insecure;
     const TransportSecurity security = transport_security(remote.cluster.security);
     for (int64_t s = 0; s < remote.cluster.stages; ++s) security.require_usable(remote.cluster.stage(s).address);
     apply(*this, remote.cluster.timeouts);

@@ -20,7 +20,6 @@ ObserverOptions ObserverFlags::options() const {
   given.allow_insecure = insecure;
   made.cluster = read_cluster_config(config, given);
   if (!node.empty()) made.node = made.cluster.node(node).id;
-  made.cluster.security.allow_insecure = made.cluster.security.allow_insecure || insecure;
   made.security = transport_security(made.cluster.security);
   made.link = link_options();
   made.build = fmt::format("0.1.0 {}", kBuildCommit);

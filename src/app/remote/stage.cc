@@ -45,12 +45,13 @@ struct Flags {
 };
 
 ExitCode stage(const Flags& flags) {
-  ClusterConfig cluster = read_cluster_config(flags.config);
+  ClusterSecurity given;
+  given.allow_insecure = flags.insecure;
+  const ClusterConfig cluster = read_cluster_config(flags.config, given);
   const ClusterNode& node = cluster.node(flags.node);
   if (node.role != NodeRole::stage) {
     fail(ErrorKind::bad_input, flags.config, "node '{}': wanted a stage, found the coordinator", node.id);
   }
-  cluster.security.allow_insecure = cluster.security.allow_insecure || flags.insecure;
   const TransportSecurity security = transport_security(cluster.security);
   const std::string address = flags.bind.empty() ? node.address : flags.bind;
   security.require_usable(address);

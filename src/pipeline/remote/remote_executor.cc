@@ -449,6 +449,7 @@ struct RemoteExecutor::Impl {
     const auto done = message_of<wire::Done>(frame);
     const std::lock_guard lock(mutex);
     if (frame.epoch != static_cast<uint32_t>(epoch) || state != State::ready) return;
+    // The last stage's answer may be here before those of the others, and the step be over.
     if (trace && done.has_spans()) write_spans(peer, done.number(), done.spans());
     if (const auto call = calls.find(done.number()); call != calls.end()) {
       if (call->second->missing == 0) return;
