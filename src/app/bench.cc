@@ -1,6 +1,5 @@
 // weft bench: what the machine can do, and how much of it the program reaches.
 #include <algorithm>
-#include <fstream>
 #include <thread>
 
 #include <CLI/CLI.hpp>
@@ -50,16 +49,6 @@ struct Flags {
   std::string device = "cpu";
   std::string profile = "bf16";
 };
-
-// The program's own command line.
-std::string command_line() {
-  std::ifstream file("/proc/self/cmdline", std::ios::binary);
-  std::string text("weft");
-  std::string word;
-  std::getline(file, word, '\0');
-  while (std::getline(file, word, '\0')) text += " " + word;
-  return text;
-}
 
 int thread_count(const Flags& flags) {
   return flags.threads > 0 ? flags.threads : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));

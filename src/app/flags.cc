@@ -61,10 +61,12 @@ void ModelFlags::add_distributed(CLI::App& app) {
                    "Cluster file (TOML): stages on other hosts or in other processes, each a `weft stage`")
       ->type_name("FILE");
   group
-      ->add_option("--pp-local", pp_local, "Stages of --pp-size and --pp-layers on this host: processes, or threads of this one")
+      ->add_option("--pp-local", pp_local,
+                   "Stages of --pp-size and --pp-layers on this host: processes, or threads of this one")
       ->check(CLI::IsMember({"processes", "threads"}))
       ->capture_default_str();
-  group->add_option("--stage-timeout", stage_timeout, "Seconds in which a stage must finish a step (default 30, and 0.02 a row)")
+  group
+      ->add_option("--stage-timeout", stage_timeout, "Seconds in which a stage must finish a step (default 30, and 0.02 a row)")
       ->check(CLI::PositiveNumber);
   group->add_option("--connect-timeout", connect_timeout, "Seconds of one try to connect to a stage (default 5)")
       ->check(CLI::PositiveNumber);
@@ -131,9 +133,11 @@ EngineOptions ModelFlags::engine_options(const Model& model) const {
 }
 
 std::unique_ptr<Model> ModelFlags::load() const {
-  std::unique_ptr<Model> model = while_loading([&] {
-    return distributed() ? Model::of(load_distributed(), dir) : Model::load(options());
-  });
+  if (!pp_trace.empty() && !distributed()) {
+    fail(ErrorKind::bad_input, "command line", "--debug-pp-trace: wanted stages in other processes, found all in this one");
+  }
+  std::unique_ptr<Model> model =
+      while_loading([&] { return distributed() ? Model::of(load_distributed(), dir) : Model::load(options()); });
   for (const std::string& note : model->notes()) write_note("note: " + note);
   return model;
 }

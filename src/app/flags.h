@@ -64,6 +64,9 @@ struct ModelFlags {
   [[nodiscard]] bool distributed() const;
 };
 
+// What each stage outside of this process says of itself (RemoteExecutor::stage_report()); an empty array when all are in it.
+[[nodiscard]] Json stage_report(Executor& executor);
+
 // What an engine may hold and how long an answer may take.
 struct EngineFlags {
   std::string state_memory;
