@@ -61,7 +61,8 @@ SampleRequest from_wire(const wire::Sample& sample) {
 Frame message_frame(FrameType type, const google::protobuf::MessageLite& message) {
   auto bytes = std::make_shared<std::string>();
   if (!message.SerializeToString(bytes.get())) {
-    fail(ErrorKind::bad_input, kPlace, "{}: wanted a message below 2 GiB, found one that cannot be encoded", message.GetTypeName());
+    fail(ErrorKind::bad_input, kPlace, "{}: wanted a message below 2 GiB, found one that cannot be encoded",
+         message.GetTypeName());
   }
   Frame frame;
   frame.type = type;
@@ -229,8 +230,8 @@ std::vector<RowsResult> results_of(const Frame& frame, const wire::Done& done, c
   return made;
 }
 
-void add_state(Frame& frame, google::protobuf::RepeatedPtrField<std::string>& names, const std::map<std::string, TensorView>& tensors,
-               const std::shared_ptr<const void>& owner) {
+void add_state(Frame& frame, google::protobuf::RepeatedPtrField<std::string>& names,
+               const std::map<std::string, TensorView>& tensors, const std::shared_ptr<const void>& owner) {
   for (const auto& [name, view] : tensors) {
     *names.Add() = name;
     frame.tensors.push_back({TensorKind::cache, view, owner});
