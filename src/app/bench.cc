@@ -5,6 +5,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "app/bench_pipeline.h"
 #include "app/command.h"
 #include "app/commit.h"
 #include "app/flags.h"
@@ -35,6 +36,7 @@ Examples:
 docs/benchmarks.md describes them. Nothing else should run on the machine meanwhile.)";
 
 struct Flags {
+  int64_t stages = 4;
   int repeats = 5;
   int threads = 0;
   bool json = false;
@@ -98,6 +100,11 @@ bench::Record measure_prefill(const Flags& flags) {
 
 bench::Record measure_batch(const Flags& flags) {
   return while_loading([&] { return bench::bench_batch({flags.model.options(), flags.batches, flags.tokens, flags.repeats}); });
+}
+
+bench::Record measure_pipeline_of(const Flags& flags) {
+  return while_loading(
+      [&] { return measure_pipeline(flags.model.options(), flags.stages, flags.batches.front(), flags.tokens, flags.repeats); });
 }
 
 ExitCode run(const Flags& flags, bench::Record (*measure)(const Flags&)) {
@@ -178,6 +185,12 @@ void add_bench(CLI::App& app, Command& command) {
       ->delimiter(',')
       ->check(CLI::Range(int64_t{1}, int64_t{1024}))
       ->capture_default_str();
+
+  const auto [pipeline, pipeline_flags] =
+      make("pipeline", "Stages: overlap, the cost of a hop, several against one on the same cores", measure_pipeline_of);
+  add_model(*pipeline, *pipeline_flags, 32, "Tokens that each request decodes", true);
+  pipeline_flags->batches = {8};
+  pipeline->add_option("--stages", pipeline_flags->stages, "Worker processes")->check(CLI::Range(2, 64))->capture_default_str();
 }
 
 }  // namespace weft

@@ -311,9 +311,11 @@ void Engine::take_result(const OpenRows& rows, const RowsResult& result) {
 }
 
 void Engine::contain_failure(const OpenStep& step, const Failure& failure) {
+  // No request's fault: all of them have state on that stage.
+  const bool stages_lost = failure.kind == ErrorKind::stage_lost || failure.kind == ErrorKind::stage_timeout;
   for (const OpenRows& rows : step.rows) {
     if (rows.stale()) continue;
-    if (step.rows.size() == 1) {
+    if (step.rows.size() == 1 || stages_lost) {
       finish(rows.request, RequestEnd::failed, failure);
     } else {
       send_back(rows.request, true);  // whose fault it was shows when each runs by itself (E8)

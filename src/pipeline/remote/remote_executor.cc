@@ -452,17 +452,18 @@ struct RemoteExecutor::Impl {
       if (--call->second->missing == 0) changed.notify_all();
       return;
     }
+    // The last stage's answer may be here before those of the others, and the step be over.
+    if (trace && done.has_spans()) {
+      const wire::Spans& spans = done.spans();
+      const double shift = peer.clock_offset;
+      trace->span(peer.stage, "wait", spans.waited() + shift, spans.began() + shift, done.number(), spans.rows());
+      trace->span(peer.stage, "compute", spans.began() + shift, spans.ended() + shift, done.number(), spans.rows());
+    }
     const auto at = std::ranges::find(open_steps, done.number(), [](const auto& open) { return open->number; });
     if (at == open_steps.end()) return;  // a decision that nobody waits for, or a late answer
     OpenStep& open = **at;
     const auto stage = static_cast<size_t>(peer.stage);
     open.done[stage] = Clock::now();
-    if (trace && done.has_spans()) {
-      const wire::Spans& spans = done.spans();
-      const double shift = peer.clock_offset;
-      trace->span(peer.stage, "wait", spans.waited() + shift, spans.began() + shift, done.number(), open.rows);
-      trace->span(peer.stage, "compute", spans.began() + shift, spans.ended() + shift, done.number(), open.rows);
-    }
     if (open.completion) return;
     if (done.has_failure()) {
       const Failure failure = named(done.failure());

@@ -527,7 +527,9 @@ void Worker::load(Session& session, const wire::Control& message) {
       runner.threads = options_.threads > 0 ? options_.threads : std::clamp<int>(static_cast<int>(std::thread::hardware_concurrency()), 1, 1024);
       runner.backend = options_.backend;
       runner.profile = options.profile;
-      loaded_->runner = std::make_unique<StageRunner>(make_stage(loaded_->checkpoint, options), runner);
+      std::unique_ptr<Stage> made = make_stage(loaded_->checkpoint, options);
+      if (options_.wrap_stage) made = options_.wrap_stage(std::move(made));
+      loaded_->runner = std::make_unique<StageRunner>(std::move(made), runner);
       loaded_->key = key;
       loaded_->activation = activation_dtype(options.profile);
     }
@@ -741,6 +743,7 @@ void Worker::run_step(const std::shared_ptr<Session>& session, uint64_t number, 
     spans.set_waited(waited);
     spans.set_began(began);
     spans.set_ended(ended);
+    for (const wire::Rows& rows : decision.step().rows()) spans.set_rows(spans.rows() + rows.ids_size());
     const std::lock_guard lock(counters_->mutex);
     ++counters_->steps;
     counters_->wait += began - waited;

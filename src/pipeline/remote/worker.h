@@ -43,6 +43,7 @@ class Control;
 
 namespace weft {
 
+class Stage;
 struct NodeAddress;
 
 struct WorkerOptions {
@@ -62,6 +63,8 @@ struct WorkerOptions {
   // To the next stage.
   std::function<std::unique_ptr<MessageStream>(const NodeAddress& to, double timeout)> connect;
   std::function<void(const std::string& line)> log;  // from any thread
+  // Measurements and tests: what stands between the worker and its stage.
+  std::function<std::unique_ptr<Stage>(std::unique_ptr<Stage> stage)> wrap_stage;
 };
 
 class Worker {
