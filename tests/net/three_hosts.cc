@@ -11,8 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-
-#include "remote/test_certs.h"
+#include "pipeline/remote/certs.h"
 
 namespace weft::net_test {
 namespace {
@@ -88,17 +87,24 @@ ThreeHosts::ThreeHosts(NetworkKind kind) : network_(open_network(kHosts, kUsualF
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);  // what a process leaves behind becomes a child of this one
   addresses_ = {network_->address(0, kCoordinatorPort), network_->address(0, kStagePort), network_->address(1, kStagePort),
                 network_->address(2, kStagePort)};
-  const remote_test::TestAuthority authority(folder_.path(), "ca");
-  const std::array<std::vector<std::string>, kHosts> names = {
-      {{"DNS:coordinator", "DNS:stage-0"}, {"DNS:stage-1"}, {"DNS:stage-2"}}};
+  CertsOptions certs;
+  certs.out = folder_.path() / "certs";
+  const std::array<const char*, 4> nodes = {"coordinator", "stage-0", "stage-1", "stage-2"};
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    certs.nodes.push_back({nodes[i], {addresses_[i].substr(0, addresses_[i].find(':'))}});
+  }
+  make_certs(certs);
   for (int host = 0; host < kHosts; ++host) {
     std::filesystem::create_directory(host_folder(host));
-    const std::string node = fmt::format("host-{}", host);
-    const TransportSecurity identity = authority.issue(node, names[static_cast<size_t>(host)]);
-    std::filesystem::rename(identity.cert, host_folder(host) / "node.pem");
-    std::filesystem::rename(identity.key, host_folder(host) / "node.key");
-    std::filesystem::copy_file(authority.file(), host_folder(host) / "ca.pem");
-    write_text(host_folder(host) / "cluster.token", "a secret of this cluster that nobody else knows\n");
+    // The coordinator's certificate names stage 0 too, which is on the same host.
+    const std::string node = host == 0 ? "coordinator" : fmt::format("stage-{}", host);
+    const auto copy = [&](const std::string& from, const char* to) {
+      std::filesystem::copy_file(certs.out / from, host_folder(host) / to);
+    };
+    copy(node + ".pem", "node.pem");
+    copy(node + ".key", "node.key");
+    copy("ca.pem", "ca.pem");
+    copy("cluster.token", "cluster.token");
     write_text(host_folder(host) / "three-node.toml", cluster_file());
   }
 }
