@@ -43,9 +43,9 @@ void reset(Descriptor& socket) {
   socket.close();
 }
 
-// "socket:[N]" of the connection from one port of 127.0.0.1 to another; empty: there is none.
-std::string socket_of(int from, int to) {
-  std::ifstream table("/proc/net/tcp");
+// "socket:[N]" of the connection from one port of 127.0.0.1 to another, if this table has it; else empty.
+std::string socket_in(const char* file, int from, int to) {
+  std::ifstream table(file);
   std::string line;
   std::getline(table, line);
   const auto port_in = [](const std::string& text) { return std::stoi(text.substr(text.find(':') + 1), nullptr, 16); };
@@ -57,6 +57,12 @@ std::string socket_of(int from, int to) {
     return "socket:[" + word[9] + "]";
   }
   return "";
+}
+
+// A socket of IPv6 may speak IPv4.
+std::string socket_of(int from, int to) {
+  const std::string found = socket_in("/proc/net/tcp", from, to);
+  return found.empty() ? socket_in("/proc/net/tcp6", from, to) : found;
 }
 
 bool has_open(pid_t process, const std::string& target) {
