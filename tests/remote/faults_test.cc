@@ -29,11 +29,9 @@ bool comes_back(const RemoteExecutor& executor) {
 // Stages whose connections pass through functions that a test can change while they run.
 class RemoteFaults : public testing::Test {
  protected:
-  std::unique_ptr<InProcessCluster> cluster(ClusterTimeouts timeouts = {.stage = 1.0,
-                                                                        .connect = 1.0,
-                                                                        .load = 20.0,
-                                                                        .heartbeat_interval = 0.1,
-                                                                        .heartbeat_misses = 3}) {
+  std::unique_ptr<InProcessCluster> cluster(
+      ClusterTimeouts timeouts = {
+          .stage = 1.0, .connect = 1.0, .load = 20.0, .heartbeat_interval = 0.1, .heartbeat_misses = 3}) {
     ClusterSetup setup{.dir = fixture("tiny-k3-8l"), .layers = "0-2,3-5,6-7", .timeouts = timeouts};
     setup.tamper = [this](std::unique_ptr<MessageStream> stream, const std::string& to) -> std::unique_ptr<MessageStream> {
       if (bytes_) return std::make_unique<TamperStream>(std::move(stream), limits_, nullptr, bytes_);
@@ -55,7 +53,8 @@ class RemoteFaults : public testing::Test {
     const std::vector<float> prompt = feed(executor, sequence, some_prompt(), 64);
     EXPECT_FALSE(prompt.empty());
     fault();
-    const std::optional<Failure> failure = guard([&] { static_cast<void>(feed(executor, sequence, std::vector<int32_t>{7}, 64)); });
+    const std::optional<Failure> failure =
+        guard([&] { static_cast<void>(feed(executor, sequence, std::vector<int32_t>{7}, 64)); });
     executor.release(sequence);
     return failure;
   }
@@ -71,8 +70,8 @@ class RemoteFaults : public testing::Test {
   ChangeBytes bytes_;
 };
 
-// F2, and F1 with a prompt's step: every request that is open ends, once, with the stage and the cause; a restarted stage is taken
-// back.
+// F2, and F1 with a prompt's step: every request that is open ends, once, with the stage and the cause; a restarted stage is
+// taken back.
 TEST_F(RemoteFaults, F2AStageDiesInDecode) {
   for (const int64_t stage : {0, 1, 2}) {
     const auto stages = cluster();
@@ -212,7 +211,8 @@ TEST_F(RemoteFaults, AStageThatAnswersGarbage) {
         const uint64_t step = frame.step;
         const uint32_t epoch = frame.epoch;
         if (kind == 0) frame = message_frame(FrameType::payload, wire::Done());
-        if (kind == 1) frame.tensors.front() = FrameTensor::message(std::make_shared<const std::string>("\xff\xff\xff garbage"));
+        if (kind == 1)
+          frame.tensors.front() = FrameTensor::message(std::make_shared<const std::string>("\xff\xff\xff garbage"));
         if (kind == 2) {  // of the right form: results of nobody
           wire::Done done;
           done.set_number(step);
@@ -317,7 +317,8 @@ TEST_F(RemoteFaults, F5ReorderedAndRepeatedDecisions) {
 // A stage that fails as it is told to.
 class FailingStage final : public Stage {
  public:
-  FailingStage(std::unique_ptr<Stage> stage, std::shared_ptr<std::atomic<int>> mode) : stage_(std::move(stage)), mode_(std::move(mode)) {}
+  FailingStage(std::unique_ptr<Stage> stage, std::shared_ptr<std::atomic<int>> mode)
+      : stage_(std::move(stage)), mode_(std::move(mode)) {}
   [[nodiscard]] LayerRange layers() const override { return stage_->layers(); }
   [[nodiscard]] int64_t layer_count() const override { return stage_->layer_count(); }
   [[nodiscard]] int64_t vocab_size() const override { return stage_->vocab_size(); }
@@ -377,7 +378,8 @@ TEST_F(RemoteFaults, F6F7AnErrorOfAStageIsItsRequests) {
 // A stage whose computing hangs while its process lives: its time is over, and afterwards it is taken back.
 TEST_F(RemoteFaults, AStageThatHangsIsNamed) {
   const auto mode = std::make_shared<std::atomic<int>>(0);
-  ClusterSetup setup{.dir = fixture("tiny-k3-8l"), .layers = "0-2,3-5,6-7", .timeouts = {.stage = 0.5, .heartbeat_interval = 0.1}};
+  ClusterSetup setup{
+      .dir = fixture("tiny-k3-8l"), .layers = "0-2,3-5,6-7", .timeouts = {.stage = 0.5, .heartbeat_interval = 0.1}};
   setup.change_worker = [&](WorkerOptions& options) {
     if (options.node == "stage-1") {
       options.wrap_stage = [&](std::unique_ptr<Stage> stage) { return std::make_unique<FailingStage>(std::move(stage), mode); };
@@ -408,7 +410,8 @@ TEST_F(RemoteFaults, F10AReplacementMustHaveTheName) {
   stages.start(1);
   for (int i = 0; i < 300; ++i) {
     const std::vector<std::string> said = stages.said();
-    if (std::ranges::any_of(said, [](const std::string& line) { return line.find("node: wanted spare, found stage-1") != line.npos; }))
+    if (std::ranges::any_of(
+            said, [](const std::string& line) { return line.find("node: wanted spare, found stage-1") != line.npos; }))
       break;
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
@@ -460,10 +463,12 @@ TEST_F(RemoteFaults, F15AShardThatIsMissing) {
   }
   std::string removed;
   for (const auto& entry : std::filesystem::directory_iterator(copy)) {
-    if (entry.path().extension() == ".safetensors" && entry.path().filename().string().find("model") == 0) removed = entry.path().filename();
+    if (entry.path().extension() == ".safetensors" && entry.path().filename().string().find("model") == 0)
+      removed = entry.path().filename();
   }
   for (const auto& entry : std::filesystem::directory_iterator(copy)) {
-    if (entry.path().extension() == ".safetensors") std::filesystem::resize_file(entry.path(), std::filesystem::file_size(entry.path()) - 64);
+    if (entry.path().extension() == ".safetensors")
+      std::filesystem::resize_file(entry.path(), std::filesystem::file_size(entry.path()) - 64);
   }
   ASSERT_FALSE(removed.empty());
   ClusterSetup setup{.dir = fixture("tiny-k3-8l"), .layers = "0-3,4-7"};

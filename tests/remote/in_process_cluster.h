@@ -145,9 +145,7 @@ class InProcessCluster {
     if (setup_.tamper_back) there = setup_.tamper_back(std::move(there), to.node);
     auto shared = std::make_shared<std::unique_ptr<MessageStream>>(std::move(there));
     const std::lock_guard lock(mutex_);
-    threads_.emplace_back([worker, shared] {
-      static_cast<void>(guard([&] { worker->serve(std::move(*shared), {}); }));
-    });
+    threads_.emplace_back([worker, shared] { static_cast<void>(guard([&] { worker->serve(std::move(*shared), {}); })); });
     return setup_.tamper ? setup_.tamper(std::move(here), to.node) : std::move(here);
   }
 
