@@ -6,9 +6,9 @@
 
 #include <CLI/CLI.hpp>
 
-#include "app/closest.h"
 #include "app/command.h"
 #include "app/terminal.h"
+#include "base/closest.h"
 #include "base/guard.h"
 #include "base/mapping_guard.h"
 
@@ -82,9 +82,7 @@ std::string explain(const CLI::App& app, const CLI::ParseError& error) {
       known.push_back(part->get_name());
     }
   }
-  const std::string near = weft::closest(word, known);
-  return fmt::format("unexpected argument '{}'{}", word,
-                     near.empty() ? "" : fmt::format("; the closest known one is {}", near));
+  return fmt::format("unexpected argument '{}'{}", word, weft::closest_hint(word, known));
 }
 
 int run(int argc, char** argv) {
@@ -106,6 +104,8 @@ int run(int argc, char** argv) {
   weft::add_synth(app, command);
   weft::add_truncate(app, command);
   weft::add_stage(app, command);
+  weft::add_status(app, command);
+  weft::add_doctor(app, command);
   weft::add_help(app, command);
   try {
     app.parse(argc, argv);

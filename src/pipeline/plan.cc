@@ -310,7 +310,10 @@ Plan make_plan(const PlanModel& model, const PlanOptions& options) {
   return plan;
 }
 
-std::vector<LayerRange> parse_layer_ranges(std::string_view spec, int64_t layer_count, std::optional<int64_t> stages) {
+std::vector<LayerRange> parse_layer_ranges(std::string_view spec, std::optional<int64_t> known_layers,
+                                           std::optional<int64_t> stages) {
+  constexpr int64_t kMostLayers = 1LL << 40;  // keeps sums in range
+  const int64_t layer_count = known_layers.value_or(kMostLayers);
   std::string text;
   for (const char c : spec)
     if (c != ' ' && c != '\t') text += c;
@@ -357,7 +360,7 @@ std::vector<LayerRange> parse_layer_ranges(std::string_view spec, int64_t layer_
     ranges.push_back({LayerIndex(from), LayerIndex(to + 1)});
     expected = to + 1;
   }
-  if (expected != layer_count)
+  if (known_layers && expected != layer_count)
     fail(ErrorKind::bad_input, kPlace, "P06: the last range ends at layer {}, wanted {}", expected - 1, layer_count - 1);
   if (stages && *stages != static_cast<int64_t>(ranges.size()))
     fail(ErrorKind::bad_input, kPlace, "P07: wanted {} ranges (pp-size), found {}", *stages, ranges.size());

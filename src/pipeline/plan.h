@@ -130,8 +130,8 @@ struct Plan {
 [[nodiscard]] Plan make_plan(const PlanModel& model, const PlanOptions& options);
 
 // "0-3,4-7" or "4+4" -> ranges that cover [0, layer_count). Throws bad_input with P01 to P07; `stages`, if given, must be the
-// number of ranges.
-[[nodiscard]] std::vector<LayerRange> parse_layer_ranges(std::string_view spec, int64_t layer_count,
+// number of ranges. Without `layer_count`, the model not being known yet, P04 and P06 are left out.
+[[nodiscard]] std::vector<LayerRange> parse_layer_ranges(std::string_view spec, std::optional<int64_t> layer_count,
                                                          std::optional<int64_t> stages = std::nullopt);
 
 // "512GiB", "512 GB", "512G" (all 2^30: memory is sold in binary units, ruling R2), "1.5TiB", "549755813888". bad_input else.

@@ -8,7 +8,12 @@
 //     std::optional<Frame> same = decoder.add(received, owner);                              // looks into `received`
 //
 // Little-endian throughout; all offsets in the tables are multiples of 8. Tensor bytes travel as they are, in the type they
-// have: nothing is converted on the way.
+// have: nothing is converted on the way. Tensors stand in the payload in the order of their entries, each at the next multiple
+// of 8, with zeros between them and nothing behind the last one.
+//
+// A payload larger than a chunk travels in several messages. All have the whole header; "payload length" is that of the whole
+// frame in each, "payload checksum" that of the message's own bytes. The first has the tables, the others have none. All chunks
+// but the last are of one size, a multiple of 8. A frame in one message may come between the chunks of another frame.
 #pragma once
 
 #include <cstddef>
@@ -42,8 +47,8 @@ enum class FrameType : uint16_t {
 };
 
 enum class TensorKind : uint8_t {
-  hidden = 0,     // a boundary, [rows, planes * D]
-  sealed = 1,     // the same where plane 0 is a sealed block (ruling R1)
+  hidden = 0,  // a boundary, [rows, planes * D]
+  sealed = 1,  // the same where plane 0 is a sealed block (ruling R1)
   token_ids = 2,
   positions = 3,
   embeddings = 4,
@@ -59,7 +64,7 @@ struct SequenceRow {
   uint32_t count = 0;
   uint32_t row_offset = 0;
   uint16_t phase = 0;  // 0 prefill, 1 last prefill chunk, 2 decode, 3 verify
-  uint16_t flags = 0;  // bit 0: sample this row
+  uint16_t flags = 0;  // bit 0: sample this row, bit 1: its token arrives by loop-back
   uint64_t generation = 0;
 
   friend bool operator==(const SequenceRow&, const SequenceRow&) = default;
@@ -67,7 +72,7 @@ struct SequenceRow {
 
 struct FrameTensor {
   TensorKind kind = TensorKind::hidden;
-  TensorView view;                    // of memory that `owner` keeps
+  TensorView view;  // of memory that `owner` keeps
   std::shared_ptr<const void> owner;
 
   [[nodiscard]] static FrameTensor of(TensorKind kind, std::shared_ptr<const Tensor> tensor);
@@ -79,13 +84,14 @@ struct Frame {
   uint32_t epoch = 0;
   uint16_t source = kCoordinator;
   uint16_t destination = kCoordinator;
-  uint64_t step = 0;         // of a credit frame: how many further payload frames
+  uint64_t step = 0;  // of a credit frame: how many further payload frames
   uint32_t micro_batch = 0;
   std::vector<SequenceRow> rows;
   std::vector<FrameTensor> tensors;
 
+  // Of the payload on the wire: the tensors, and what aligns them. Throws bad_input when that does not fit 63 bits.
   [[nodiscard]] int64_t payload_bytes() const;
-  // The bytes of the only message; bad_input when there is none or more than one.
+  // The bytes of the only message; bad_input when there is none or more than one, or it is not U8 [n].
   [[nodiscard]] std::string_view message() const;
 };
 
@@ -109,9 +115,14 @@ enum class Checksum : uint8_t { off, on };  // of the payload; the header always
 struct EncodedMessage {
   std::vector<std::byte> head;
   std::vector<FrameTensor> parts;  // views only: dtype and shape mean nothing, U8 [n]
+
+  [[nodiscard]] int64_t bytes() const;
+  // `out` has bytes() bytes.
+  void copy_to(std::span<std::byte> out) const;
 };
 
-// One message, or several when the payload is larger than `limits.chunk`. Throws bad_input for a frame above `limits`.
+// One message, or several when the payload is larger than `limits.chunk`. Throws bad_input for a frame above `limits`, and for
+// a phase, a row flag or a kind that the protocol does not have.
 [[nodiscard]] std::vector<EncodedMessage> encode_frame(const Frame& frame, const FrameLimits& limits, Checksum checksum);
 
 // Puts the messages of one stream together again.
@@ -120,15 +131,27 @@ class FrameDecoder {
   explicit FrameDecoder(const FrameLimits& limits) : limits_(limits) {}
 
   // A whole frame, or nothing while chunks of it are missing. `bytes` is one message; the frame's tensors look into it (or into
-  // memory of the decoder, for chunks) and keep its owner. Checks, in this order: magic, versions, limits, header checksum, table
-  // bounds, product(dims) * size == length, total <= payload, payload checksum, chunk order. Throws bad_input naming the field,
-  // wanted and found; the stream is of no further use then.
+  // memory of the decoder, for chunks and for a payload that is not aligned) and keep its owner. Checks, in this order: magic,
+  // versions, limits, header checksum, table bounds, product(dims) * size == length, total <= payload, chunk order, payload
+  // checksum. Throws bad_input naming the field, wanted and found; the stream is of no further use then.
+  //
+  // A peer of a newer minor version may send types of frame that are unknown here: these are nothing, and counted. Its unknown
+  // flags and the ends of its tables are left unread.
   [[nodiscard]] std::optional<Frame> add(std::span<const std::byte> bytes, std::shared_ptr<const void> owner);
+
+  [[nodiscard]] bool incomplete() const { return partial_ != nullptr; }  // chunks of a frame are missing
+  [[nodiscard]] int64_t ignored() const { return ignored_; }             // messages of unknown types
 
  private:
   struct Partial;
+  struct Header;
+
+  [[nodiscard]] Header read_header(std::span<const std::byte> bytes) const;
+  [[nodiscard]] std::optional<Frame> add_chunk(const Header& header, std::span<const std::byte> bytes);
+
   FrameLimits limits_;
   std::shared_ptr<Partial> partial_;
+  int64_t ignored_ = 0;
 };
 
 }  // namespace weft

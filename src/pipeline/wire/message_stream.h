@@ -1,10 +1,13 @@
 // Messages between two ends, in order, as a transport carries them: gRPC between processes, queues inside one.
 //
-// Contract: write() and read() block, and may each be called by one thread at a time; cancel() by any thread. After a failure or
-// cancel() both throw stage_lost with the reason. Nothing waits for ever once cancel() was called.
+// Contract: write() and read() block, and may each be called by one thread at a time; cancel() by any thread. After a failure
+// or cancel() both throw stage_lost with the reason, the first one. Nothing waits for ever once cancel() was called. A stream
+// is over in good order when both ends have finished; an end that goes before the other has finished loses the stream for it.
+// write() after finish() is a mistake of the caller (internal).
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
@@ -38,6 +41,7 @@ class MessageStream {
 };
 
 // Two ends of a stream inside this process. Each direction holds at most `capacity` messages; write() waits for room.
-[[nodiscard]] std::pair<std::unique_ptr<MessageStream>, std::unique_ptr<MessageStream>> in_process_streams(int64_t capacity = 64);
+[[nodiscard]] std::pair<std::unique_ptr<MessageStream>, std::unique_ptr<MessageStream>> in_process_streams(
+    int64_t capacity = 64);
 
 }  // namespace weft

@@ -1,4 +1,4 @@
-#include "app/closest.h"
+#include "base/closest.h"
 
 #include <algorithm>
 #include <numeric>
@@ -36,6 +36,11 @@ std::string closest(std::string_view word, const std::vector<std::string>& candi
     }
   }
   return best;
+}
+
+std::string closest_hint(std::string_view word, const std::vector<std::string>& candidates) {
+  const std::string near = closest(word, candidates);
+  return near.empty() ? near : "; the closest known one is " + near;
 }
 
 }  // namespace weft
