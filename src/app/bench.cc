@@ -92,8 +92,9 @@ bench::Record measure_batch(const Flags& flags) {
 }
 
 bench::Record measure_pipeline_of(const Flags& flags) {
-  return while_loading(
-      [&] { return measure_pipeline(flags.model.options(), flags.stages, flags.batches.front(), flags.tokens, flags.repeats); });
+  return while_loading([&] {
+    return measure_pipeline(flags.model.options(), flags.stages, flags.batches.front(), flags.tokens, flags.repeats);
+  });
 }
 
 ExitCode run(const Flags& flags, bench::Record (*measure)(const Flags&)) {

@@ -1,10 +1,10 @@
 // The engine over stages elsewhere: nothing of it knows where they run.
+#include "engine/engine.h"
+
 #include <thread>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-
-#include "engine/engine.h"
 
 #include "remote/in_process_cluster.h"
 #include "support/models.h"

@@ -48,7 +48,7 @@ class LoadDisplay {
   bool over_ = false;                                      // guarded by mutex_
 };
 
-LoadedExecutor load_shown(RemoteModelOptions remote, const std::shared_ptr<LoadDisplay>& display) {
+LoadedExecutor connect_and_load(RemoteModelOptions remote, const std::shared_ptr<LoadDisplay>& display) {
   remote.loading = [display](int64_t stage, int64_t done, int64_t total) { display->progress(stage, done, total); };
   LoadedExecutor loaded = load_remote_executor(std::move(remote));
   display->end();
@@ -93,7 +93,7 @@ LoadedExecutor ModelFlags::load_distributed() const {
     const TransportSecurity security = transport_security(remote.cluster.security);
     for (int64_t s = 0; s < remote.cluster.stages; ++s) security.require_usable(remote.cluster.stage(s).address);
     apply(*this, remote.cluster.timeouts);
-    return load_shown(std::move(remote), display);
+    return connect_and_load(std::move(remote), display);
   }
   // The split is checked before anything is started.
   const std::shared_ptr<const ModelConfig> config = load_model_config(dir);
@@ -123,7 +123,7 @@ LoadedExecutor ModelFlags::load_distributed() const {
     if (line.find("waiting for") == std::string::npos) display->note(line);  // they start with this process
   };
   remote.processes = processes;
-  LoadedExecutor loaded = load_shown(std::move(remote), display);
+  LoadedExecutor loaded = connect_and_load(std::move(remote), display);
   processes->reached();
   return loaded;
 }
