@@ -1,6 +1,5 @@
 // weft bench: what the machine can do, and how much of it the program reaches.
 #include <algorithm>
-#include <fstream>
 #include <thread>
 
 #include <CLI/CLI.hpp>
@@ -51,16 +50,6 @@ struct Flags {
   std::string profile = "bf16";
 };
 
-// The program's own command line.
-std::string command_line() {
-  std::ifstream file("/proc/self/cmdline", std::ios::binary);
-  std::string text("weft");
-  std::string word;
-  std::getline(file, word, '\0');
-  while (std::getline(file, word, '\0')) text += " " + word;
-  return text;
-}
-
 int thread_count(const Flags& flags) {
   return flags.threads > 0 ? flags.threads : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
@@ -103,8 +92,9 @@ bench::Record measure_batch(const Flags& flags) {
 }
 
 bench::Record measure_pipeline_of(const Flags& flags) {
-  return while_loading(
-      [&] { return measure_pipeline(flags.model.options(), flags.stages, flags.batches.front(), flags.tokens, flags.repeats); });
+  return while_loading([&] {
+    return measure_pipeline(flags.model.options(), flags.stages, flags.batches.front(), flags.tokens, flags.repeats);
+  });
 }
 
 ExitCode run(const Flags& flags, bench::Record (*measure)(const Flags&)) {

@@ -8,6 +8,7 @@
 
 namespace weft {
 
-[[nodiscard]] bench::Record measure_pipeline(const ModelOptions& model, int64_t stages, int64_t requests, int64_t tokens, int repeats);
+[[nodiscard]] bench::Record measure_pipeline(const ModelOptions& model, int64_t stages, int64_t requests, int64_t tokens,
+                                             int repeats);
 
 }  // namespace weft

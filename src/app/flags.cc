@@ -61,11 +61,33 @@ void ModelFlags::add_distributed(CLI::App& app) {
                    "Cluster file (TOML): stages on other hosts or in other processes, each a `weft stage`")
       ->type_name("FILE");
   group
-      ->add_option("--pp-local", pp_local, "Stages of --pp-size and --pp-layers on this host: processes, or threads of this one")
+      ->add_option("--pp-local", pp_local,
+                   "Stages of --pp-size and --pp-layers on this host: processes, or threads of this one")
       ->check(CLI::IsMember({"processes", "threads"}))
       ->capture_default_str();
-  group->add_option("--stage-timeout", stage_timeout, "Seconds in which a stage must finish a step (default 30, and 0.02 a row)")
+  group
+      ->add_option("--stage-timeout", stage_timeout, "Seconds in which a stage must finish a step (default 30, and 0.02 a row)")
       ->check(CLI::PositiveNumber);
+  group->add_option("--connect-timeout", connect_timeout, "Seconds of one try to connect to a stage (default 5)")
+      ->check(CLI::PositiveNumber);
+  group->add_option("--heartbeat-interval", heartbeat_interval, "Seconds between signs of life of a stage (default 1)")
+      ->check(CLI::PositiveNumber);
+  group
+      ->add_option("--heartbeat-misses", heartbeat_misses,
+                   "A stage is lost after twice as many intervals without one (default 3)")
+      ->check(CLI::Range(int64_t{1}, int64_t{1000}));
+  group
+      ->add_option("--pp-micro-batch-size", micro_batch,
+                   "Sequences that decode in one step; default: so that there are two steps for each stage")
+      ->check(CLI::Range(int64_t{1}, int64_t{4096}));
+  group->add_option("--pp-max-in-flight", max_in_flight, "Steps that are on their way at once; default: stages + 1")
+      ->check(CLI::Range(int64_t{1}, int64_t{1024}));
+  group->add_option("--pp-max-sequences", max_sequences, "Sequences that have state on the stages (default 64)")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
+  group->add_option("--tls-cert", tls_cert, "Certificate (PEM) instead of the cluster file's")->type_name("FILE");
+  group->add_option("--tls-key", tls_key, "Its key (PEM)")->type_name("FILE");
+  group->add_option("--tls-ca", tls_ca, "The authority of the other ends' certificates (PEM)")->type_name("FILE");
+  group->add_option("--cluster-token-file", token_file, "Shared secret of the cluster")->type_name("FILE");
   group->add_option("--load-timeout", load_timeout, "Seconds in which all stages must be there and loaded (default 1800)")
       ->check(CLI::PositiveNumber);
   group->add_option("--debug-pp-trace", pp_trace, "Write what each stage did when, for chrome://tracing or Perfetto")
@@ -104,13 +126,18 @@ EngineOptions ModelFlags::engine_options(const Model& model) const {
   EngineOptions made;
   made.max_context = model.max_context();
   made.prefill_chunk = prefill_chunk;
+  made.micro_batch = micro_batch;
+  made.max_in_flight = max_in_flight;
+  if (max_sequences) made.max_running = *max_sequences;
   return made;
 }
 
 std::unique_ptr<Model> ModelFlags::load() const {
-  std::unique_ptr<Model> model = while_loading([&] {
-    return distributed() ? Model::of(load_distributed(), dir) : Model::load(options());
-  });
+  if (!pp_trace.empty() && !distributed()) {
+    fail(ErrorKind::bad_input, "command line", "--debug-pp-trace: wanted stages in other processes, found all in this one");
+  }
+  std::unique_ptr<Model> model =
+      while_loading([&] { return distributed() ? Model::of(load_distributed(), dir) : Model::load(options()); });
   for (const std::string& note : model->notes()) write_note("note: " + note);
   return model;
 }

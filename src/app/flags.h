@@ -37,7 +37,17 @@ struct ModelFlags {
   std::string pp_local = "processes";
   std::string pp_trace;
   std::optional<double> stage_timeout;  // seconds
+  std::optional<double> connect_timeout;
   std::optional<double> load_timeout;
+  std::optional<double> heartbeat_interval;
+  std::optional<int64_t> heartbeat_misses;
+  int64_t micro_batch = 0;
+  int64_t max_in_flight = 0;
+  std::optional<int64_t> max_sequences;
+  std::string tls_cert;
+  std::string tls_key;
+  std::string tls_ca;
+  std::string token_file;
   bool insecure = false;
   bool reference = false;
 
@@ -53,6 +63,9 @@ struct ModelFlags {
   [[nodiscard]] LoadedExecutor load_distributed() const;
   [[nodiscard]] bool distributed() const;
 };
+
+// What each stage outside of this process says of itself (RemoteExecutor::stage_report()); an empty array when all are in it.
+[[nodiscard]] Json stage_report(Executor& executor);
 
 // What an engine may hold and how long an answer may take.
 struct EngineFlags {

@@ -29,11 +29,9 @@ bool comes_back(const RemoteExecutor& executor) {
 // Stages whose connections pass through functions that a test can change while they run.
 class RemoteFaults : public testing::Test {
  protected:
-  std::unique_ptr<InProcessCluster> cluster(ClusterTimeouts timeouts = {.stage = 1.0,
-                                                                        .connect = 1.0,
-                                                                        .load = 20.0,
-                                                                        .heartbeat_interval = 0.1,
-                                                                        .heartbeat_misses = 3}) {
+  std::unique_ptr<InProcessCluster> cluster(
+      ClusterTimeouts timeouts = {
+          .stage = 1.0, .connect = 1.0, .load = 20.0, .heartbeat_interval = 0.1, .heartbeat_misses = 3}) {
     ClusterSetup setup{.dir = fixture("tiny-k3-8l"), .layers = "0-2,3-5,6-7", .timeouts = timeouts};
     setup.tamper = [this](std::unique_ptr<MessageStream> stream, const std::string& to) -> std::unique_ptr<MessageStream> {
       if (bytes_) return std::make_unique<TamperStream>(std::move(stream), limits_, nullptr, bytes_);
@@ -55,7 +53,8 @@ class RemoteFaults : public testing::Test {
     const std::vector<float> prompt = feed(executor, sequence, some_prompt(), 64);
     EXPECT_FALSE(prompt.empty());
     fault();
-    const std::optional<Failure> failure = guard([&] { static_cast<void>(feed(executor, sequence, std::vector<int32_t>{7}, 64)); });
+    const std::optional<Failure> failure =
+        guard([&] { static_cast<void>(feed(executor, sequence, std::vector<int32_t>{7}, 64)); });
     executor.release(sequence);
     return failure;
   }
@@ -71,8 +70,8 @@ class RemoteFaults : public testing::Test {
   ChangeBytes bytes_;
 };
 
-// F2, and F1 with a prompt's step: every request that is open ends, once, with the stage and the cause; a restarted stage is taken
-// back.
+// F2, and F1 with a prompt's step: every request that is open ends, once, with the stage and the cause; a restarted stage is
+// taken back.
 TEST_F(RemoteFaults, F2AStageDiesInDecode) {
   for (const int64_t stage : {0, 1, 2}) {
     const auto stages = cluster();
@@ -200,6 +199,98 @@ TEST_F(RemoteFaults, F5CorruptedFrames) {
   expect_works(*executor);
 }
 
+// A stage that answers what is no answer is lost; the others and the coordinator go on.
+TEST_F(RemoteFaults, AStageThatAnswersGarbage) {
+  for (const int kind : {0, 1, 2}) {
+    std::atomic<bool> garbage = false;
+    ClusterSetup setup{.dir = fixture("tiny-k3-8l"), .layers = "0-3,4-7"};
+    setup.tamper_back = [&](std::unique_ptr<MessageStream> stream, const std::string& to) -> std::unique_ptr<MessageStream> {
+      if (to != "stage-1") return stream;
+      return std::make_unique<TamperStream>(std::move(stream), limits_, [&](Frame& frame) {
+        if (frame.type != FrameType::tokens || !garbage.exchange(false)) return true;
+        const uint64_t step = frame.step;
+        const uint32_t epoch = frame.epoch;
+        if (kind == 0) frame = message_frame(FrameType::payload, wire::Done());
+        if (kind == 1)
+          frame.tensors.front() = FrameTensor::message(std::make_shared<const std::string>("\xff\xff\xff garbage"));
+        if (kind == 2) {  // of the right form: results of nobody
+          wire::Done done;
+          done.set_number(step);
+          done.add_results();
+          done.add_results();
+          frame = message_frame(FrameType::tokens, done);
+        }
+        frame.step = step;
+        frame.epoch = epoch;
+        return true;
+      });
+    };
+    InProcessCluster stages(setup);
+    const auto executor = stages.executor();
+    const std::optional<Failure> failure = step_with(*executor, [&] {
+      while (executor->epoch() != 1) {
+      }
+      garbage = true;
+    });
+    ASSERT_TRUE(failure) << kind;
+    EXPECT_EQ(failure->kind, ErrorKind::stage_lost) << failure->message;
+    EXPECT_THAT(failure->message, HasSubstr("stage 1 (node stage-1"));
+    expect_works(*executor);
+  }
+}
+
+// Orders that make no sense, from somebody who may give some: the connection ends, the worker lives.
+TEST_F(RemoteFaults, AWorkerSurvivesNonsenseOrders) {
+  ClusterSetup setup{.dir = fixture("tiny-k3-8l"), .layers = "0-3,4-7"};
+  InProcessCluster stages(setup);
+  for (int kind = 0; kind < 6; ++kind) {
+    Link link(stages.connect({"unix:/stage-1", "stage-1"}), setup.link);
+    wire::Hello hello = local_hello("test");
+    hello.set_cluster("test");
+    hello.set_node("coordinator");
+    hello.set_to_node("stage-1");
+    hello.set_boot(std::to_string(kind));
+    hello.set_family("kimi_k3");
+    hello.set_config_sha256(sha256_text(read_text_file(fixture("tiny-k3-8l") / "config.json")));
+    hello.set_max_chunk(static_cast<uint64_t>(setup.link.limits.chunk));
+    static_cast<void>(guard([&] {
+      // The one before may be leaving still.
+      while (guard([&] { static_cast<void>(exchange_hello(link, hello, 5.0)); })) return;
+      wire::Control message;
+      wire::Decision decision;
+      decision.set_number(1);
+      decision.mutable_step()->add_rows()->add_ids(3);
+      if (kind == 0) link.send(message_frame(FrameType::step, decision));
+      if (kind == 1) link.send(message_frame(FrameType::control, message));
+      if (kind == 2) {
+        message.mutable_connect()->set_epoch(7);
+        link.send(message_frame(FrameType::control, message));
+      }
+      if (kind == 3) {
+        message.mutable_load()->set_stage(9);
+        link.send(message_frame(FrameType::control, message));
+      }
+      if (kind == 4) {
+        message.mutable_survey()->mutable_plan()->add_stages()->set_end(1 << 30);
+        link.send(message_frame(FrameType::control, message));
+      }
+      if (kind == 5) link.send(message_frame(FrameType::payload, wire::Done()));
+      if (kind != 2 && kind != 3 && kind != 4) {
+        while (link.receive()) {
+        }
+      } else {
+        const std::optional<Frame> answer = link.receive();
+        ASSERT_TRUE(answer);
+        const auto told = message_of<wire::Control>(*answer);
+        EXPECT_TRUE(told.connected().has_failure() || told.loaded().has_failure() || told.survey_reply().has_failure()) << kind;
+      }
+    }));
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  const auto executor = stages.executor();
+  expect_works(*executor);
+}
+
 TEST_F(RemoteFaults, F5ReorderedAndRepeatedDecisions) {
   for (const bool repeat : {false, true}) {
     const auto stages = cluster();
@@ -223,22 +314,84 @@ TEST_F(RemoteFaults, F5ReorderedAndRepeatedDecisions) {
   }
 }
 
-// F6: what a stage answers is its request's error. F7: the same for memory that it lacks.
-TEST_F(RemoteFaults, F7AStageWithoutMemoryFailsTheRequestOnly) {
-  ClusterSetup setup{.dir = fixture("tiny-k3-8l"), .layers = "0-3,4-7"};
+// A stage that fails as it is told to.
+class FailingStage final : public Stage {
+ public:
+  FailingStage(std::unique_ptr<Stage> stage, std::shared_ptr<std::atomic<int>> mode)
+      : stage_(std::move(stage)), mode_(std::move(mode)) {}
+  [[nodiscard]] LayerRange layers() const override { return stage_->layers(); }
+  [[nodiscard]] int64_t layer_count() const override { return stage_->layer_count(); }
+  [[nodiscard]] int64_t vocab_size() const override { return stage_->vocab_size(); }
+  [[nodiscard]] int64_t hidden_size() const override { return stage_->hidden_size(); }
+  [[nodiscard]] StatePool& states() override { return stage_->states(); }
+  [[nodiscard]] Device& device() override { return stage_->device(); }
+  [[nodiscard]] ByteCount bytes_per_token() const override { return stage_->bytes_per_token(); }
+  [[nodiscard]] MemoryUse memory() const override { return stage_->memory(); }
+  [[nodiscard]] Output forward(ops::Context& context, const Batch& batch, std::optional<Boundary> in) override {
+    const int mode = mode_->exchange(0);
+    if (mode == 1) fail(ErrorKind::bad_checkpoint, "layer 4", "wanted finite values, found NaN");
+    if (mode == 2) throw std::bad_alloc();
+    if (mode == 3) throw 7;  // what nobody expects
+    if (mode == 4) std::this_thread::sleep_for(std::chrono::seconds(3));
+    return stage_->forward(context, batch, std::move(in));
+  }
+
+ private:
+  std::unique_ptr<Stage> stage_;
+  std::shared_ptr<std::atomic<int>> mode_;
+};
+
+// F6: what a stage answers is its request's error, with its name. F7: the same for memory that it lacks. The others go on.
+TEST_F(RemoteFaults, F6F7AnErrorOfAStageIsItsRequests) {
+  const auto mode = std::make_shared<std::atomic<int>>(0);
+  ClusterSetup setup{.dir = fixture("tiny-k3-8l"), .layers = "0-2,3-5,6-7"};
+  setup.change_worker = [&](WorkerOptions& options) {
+    if (options.node == "stage-1") {
+      options.wrap_stage = [&](std::unique_ptr<Stage> stage) { return std::make_unique<FailingStage>(std::move(stage), mode); };
+    }
+  };
   InProcessCluster stages(setup);
   const auto executor = stages.executor();
-  const std::vector<float> wanted = logits_of(*executor, some_prompt(), 64);
-  // More pages than any stage has.
-  const SequenceId sequence = executor->create();
-  StateUse limits = executor->state_memory().limits;
-  EXPECT_GT(limits.pages, 0);
-  const std::optional<Failure> failure =
-      guard([&] { static_cast<void>(feed(*executor, sequence, std::vector<int32_t>{-1}, 64)); });
+  const SequenceId other = executor->create();
+  const std::vector<float> before = feed(*executor, other, some_prompt(), 64);
+  const std::vector<std::pair<ErrorKind, std::string>> wanted = {
+      {ErrorKind::bad_checkpoint, "found NaN"}, {ErrorKind::unavailable, "memory"}, {ErrorKind::internal, ""}};
+  for (int i = 0; i < 3; ++i) {
+    const SequenceId sequence = executor->create();
+    *mode = i + 1;
+    const std::optional<Failure> failure = guard([&] { static_cast<void>(feed(*executor, sequence, some_prompt(), 64)); });
+    ASSERT_TRUE(failure);
+    EXPECT_EQ(failure->kind, wanted[static_cast<size_t>(i)].first) << failure->message;
+    EXPECT_THAT(failure->message, AllOf(HasSubstr("stage 1 (node stage-1"), HasSubstr(wanted[static_cast<size_t>(i)].second)));
+    executor->release(sequence);
+  }
+  EXPECT_EQ(executor->epoch(), 1U);
+  // Another sequence lost nothing.
+  const auto local = open_executor(fixture("tiny-k3-8l"));
+  std::vector<int32_t> whole = some_prompt();
+  whole.push_back(7);
+  const std::vector<float> all = logits_of(*local, whole, 64);
+  const std::vector<float> last = feed(*executor, other, std::vector<int32_t>{7}, 64);
+  EXPECT_TRUE(same_bits(last, std::span(all).last(last.size())));
+}
+
+// A stage whose computing hangs while its process lives: its time is over, and afterwards it is taken back.
+TEST_F(RemoteFaults, AStageThatHangsIsNamed) {
+  const auto mode = std::make_shared<std::atomic<int>>(0);
+  ClusterSetup setup{
+      .dir = fixture("tiny-k3-8l"), .layers = "0-2,3-5,6-7", .timeouts = {.stage = 0.5, .heartbeat_interval = 0.1}};
+  setup.change_worker = [&](WorkerOptions& options) {
+    if (options.node == "stage-1") {
+      options.wrap_stage = [&](std::unique_ptr<Stage> stage) { return std::make_unique<FailingStage>(std::move(stage), mode); };
+    }
+  };
+  InProcessCluster stages(setup);
+  const auto executor = stages.executor();
+  const std::optional<Failure> failure = step_with(*executor, [&] { *mode = 4; });
   ASSERT_TRUE(failure);
-  EXPECT_EQ(failure->kind, ErrorKind::bad_input);
-  EXPECT_TRUE(executor->ready());
-  EXPECT_TRUE(same_bits(logits_of(*executor, some_prompt(), 64), wanted));
+  EXPECT_EQ(failure->kind, ErrorKind::stage_timeout) << failure->message;
+  EXPECT_THAT(failure->message, HasSubstr("stage 1"));
+  expect_works(*executor);
 }
 
 // F10: in place of a stage comes a node with another name: refused; with its own name: taken.
@@ -257,7 +410,8 @@ TEST_F(RemoteFaults, F10AReplacementMustHaveTheName) {
   stages.start(1);
   for (int i = 0; i < 300; ++i) {
     const std::vector<std::string> said = stages.said();
-    if (std::ranges::any_of(said, [](const std::string& line) { return line.find("node: wanted spare, found stage-1") != line.npos; }))
+    if (std::ranges::any_of(
+            said, [](const std::string& line) { return line.find("node: wanted spare, found stage-1") != line.npos; }))
       break;
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
@@ -309,10 +463,12 @@ TEST_F(RemoteFaults, F15AShardThatIsMissing) {
   }
   std::string removed;
   for (const auto& entry : std::filesystem::directory_iterator(copy)) {
-    if (entry.path().extension() == ".safetensors" && entry.path().filename().string().find("model") == 0) removed = entry.path().filename();
+    if (entry.path().extension() == ".safetensors" && entry.path().filename().string().find("model") == 0)
+      removed = entry.path().filename();
   }
   for (const auto& entry : std::filesystem::directory_iterator(copy)) {
-    if (entry.path().extension() == ".safetensors") std::filesystem::resize_file(entry.path(), std::filesystem::file_size(entry.path()) - 64);
+    if (entry.path().extension() == ".safetensors")
+      std::filesystem::resize_file(entry.path(), std::filesystem::file_size(entry.path()) - 64);
   }
   ASSERT_FALSE(removed.empty());
   ClusterSetup setup{.dir = fixture("tiny-k3-8l"), .layers = "0-3,4-7"};

@@ -19,7 +19,7 @@ namespace {
 using namespace remote_test;
 using testing::HasSubstr;
 
-constexpr double kTimeout = 10.0;
+constexpr double kTimeout = 60.0;
 
 std::unique_ptr<MessageStream> connect_to(const std::string& address) {
   return connect_grpc({address, "stage-0"}, {}, kTimeout);

@@ -36,6 +36,7 @@ struct ClusterSetup {
   std::function<void(WorkerOptions& options)> change_worker = nullptr;
   std::map<std::string, std::filesystem::path> model_dirs = {};  // by node, where it is another
   Tamper tamper = nullptr;
+  Tamper tamper_back = nullptr;  // the other end: what a node sends
   std::function<void(RemoteOptions& options)> change_coordinator = nullptr;
 };
 
@@ -141,11 +142,10 @@ class InProcessCluster {
     }
     if (!worker) fail(ErrorKind::unreachable, to.address, "connection refused");
     auto [here, there] = in_process_streams();
+    if (setup_.tamper_back) there = setup_.tamper_back(std::move(there), to.node);
     auto shared = std::make_shared<std::unique_ptr<MessageStream>>(std::move(there));
     const std::lock_guard lock(mutex_);
-    threads_.emplace_back([worker, shared] {
-      static_cast<void>(guard([&] { worker->serve(std::move(*shared), {}); }));
-    });
+    threads_.emplace_back([worker, shared] { static_cast<void>(guard([&] { worker->serve(std::move(*shared), {}); })); });
     return setup_.tamper ? setup_.tamper(std::move(here), to.node) : std::move(here);
   }
 

@@ -8,7 +8,6 @@
 
 #include "base/json.h"
 #include "model/state_file.h"
-
 #include "pipeline/remote/identity.h"
 #include "pipeline/remote/messages.h"
 
@@ -77,15 +76,16 @@ TEST_P(RemoteBits, EqualsOneProcess) {
   EXPECT_EQ(generate(*remote, prompt, 8, kChunk, sampled()), generate(*local, prompt, 8, 64, sampled()));
 }
 
-// K3, K4 (block size 4: a boundary at 4 is sealed by the sender), K5, K6 and Q8: stages that seal nothing, of linear layers only.
-INSTANTIATE_TEST_SUITE_P(K3K4K5K6Q8, RemoteBits,
-                         testing::Combine(testing::Values(Model{"tiny-k3-8l", "0-3,4-7"}, Model{"tiny-k3-8l", "0-2,3-4,5-7"},
-                                                          Model{"tiny-k3-8l", "0,1-2,3-6,7"}, Model{"tiny-k3-26l", "0-11,12-24,25"},
-                                                          Model{"tiny-qwen3-next-8l", "0-2,3-7"},
-                                                          Model{"tiny-qwen3-next-8l", "0-2,3,4-6,7"},
-                                                          Model{"tiny-qwen3-next-tied-mlponly", "0-1,2-5"},
-                                                          Model{"tiny-kimi-linear", "0-1,2-5"}, Model{"tiny-kimi-linear-hf", "0-2,3-7"}),
-                                          testing::Values(ops::Profile::exact, ops::Profile::bf16)));
+// K3, K4 (block size 4: a boundary at 4 is sealed by the sender), K5, K6 and Q8: stages that seal nothing, of linear layers
+// only.
+INSTANTIATE_TEST_SUITE_P(
+    K3K4K5K6Q8, RemoteBits,
+    testing::Combine(testing::Values(Model{"tiny-k3-8l", "0-3,4-7"}, Model{"tiny-k3-8l", "0-2,3-4,5-7"},
+                                     Model{"tiny-k3-8l", "0,1-2,3-6,7"}, Model{"tiny-k3-26l", "0-11,12-24,25"},
+                                     Model{"tiny-qwen3-next-8l", "0-2,3-7"}, Model{"tiny-qwen3-next-8l", "0-2,3,4-6,7"},
+                                     Model{"tiny-qwen3-next-tied-mlponly", "0-1,2-5"}, Model{"tiny-kimi-linear", "0-1,2-5"},
+                                     Model{"tiny-kimi-linear-hf", "0-2,3-7"}),
+                     testing::Values(ops::Profile::exact, ops::Profile::bf16)));
 
 // D10, Q9, K14: sequences of mixed lengths in one step, several steps in flight.
 TEST(RemotePipeline, D10NineSequencesOnThreeStagesEqualOneProcess) {
@@ -132,7 +132,8 @@ TEST(RemotePipeline, K7PromptLengths) {
   const auto remote = cluster.executor();
   const auto local = open_executor(fixture("tiny-k3-8l"));
   for (const int64_t length : {1, 11, 12, 13, 25}) {
-    EXPECT_EQ(generate(*remote, prompt_of(length), 6, 512, greedy()), generate(*local, prompt_of(length), 6, 512, greedy())) << length;
+    EXPECT_EQ(generate(*remote, prompt_of(length), 6, 512, greedy()), generate(*local, prompt_of(length), 6, 512, greedy()))
+        << length;
   }
 }
 
@@ -170,7 +171,8 @@ TEST(RemotePipeline, K11ErrorsOfAStageArriveAtTheRequest) {
       if (frame.type == FrameType::payload && narrow.exchange(false)) {
         const FrameTensor& whole = frame.tensors.front();
         const Shape shape{whole.view.shape[0], whole.view.shape[1] - 1};
-        frame.tensors.front() = FrameTensor::of(whole.kind, std::make_shared<const Tensor>(Tensor::zeros(whole.view.dtype, shape)));
+        frame.tensors.front() =
+            FrameTensor::of(whole.kind, std::make_shared<const Tensor>(Tensor::zeros(whole.view.dtype, shape)));
       }
       return true;
     });
@@ -188,8 +190,9 @@ TEST(RemotePipeline, K11ErrorsOfAStageArriveAtTheRequest) {
   EXPECT_TRUE(remote->ready());
   EXPECT_EQ(remote->epoch(), 1U);
   EXPECT_TRUE(same_bits(logits_of(*remote, prompt, 64), wanted));
-  EXPECT_THAT(failure_of([&] { static_cast<void>(logits_of(*remote, std::vector<int32_t>{1 << 20}, 64)); }, ErrorKind::bad_input),
-              HasSubstr("token ids"));
+  EXPECT_THAT(
+      failure_of([&] { static_cast<void>(logits_of(*remote, std::vector<int32_t>{1 << 20}, 64)); }, ErrorKind::bad_input),
+      HasSubstr("token ids"));
   EXPECT_TRUE(same_bits(logits_of(*remote, prompt, 64), wanted));
 }
 
@@ -306,10 +309,11 @@ TEST(RemoteHandshake, F9WeightsOutliveTheCoordinator) {
   const SequenceId sequence = executor->create();
   const std::vector<float> wanted = feed(*executor, sequence, prompt_of(9), 64);
   executor.reset();
-  for (int i = 0; i < 500 && cluster.worker(0)->status().sequences() > 0; ++i)
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  EXPECT_EQ(cluster.worker(0)->status().sequences(), 0);
-  EXPECT_EQ(cluster.worker(1)->status().sequences(), 0);
+  for (const int64_t stage : {0, 1}) {
+    for (int i = 0; i < 500 && cluster.worker(stage)->status().sequences() > 0; ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    EXPECT_EQ(cluster.worker(stage)->status().sequences(), 0) << stage;
+  }
   const size_t before = cluster.said().size();
   executor = cluster.executor();
   const std::vector<std::string> said = cluster.said();

@@ -34,7 +34,8 @@ std::vector<std::string> question(const std::vector<std::string>& more) {
 std::vector<std::string> long_request(const std::vector<std::string>& more = {}) {
   std::string text;
   for (int i = 0; i < 900; ++i) text += "word ";
-  std::vector<std::string> words = {"generate", "-m", app_test::mini_dir(), "-p", text, "--prefill-chunk", "1", "--pp-size", "2"};
+  std::vector<std::string> words = {"generate",        "-m", app_test::mini_dir(), "-p", text,
+                                    "--prefill-chunk", "1",  "--pp-size",          "2"};
   words.insert(words.end(), more.begin(), more.end());
   return words;
 }
@@ -73,8 +74,11 @@ pid_t coordinator_with(const std::string& words) {
 
 // K3: the published acceptance command, and the answers of one process.
 TEST(DistributedProgram, K3AnswersAsOneProcess) {
-  for (const std::vector<std::string>& split : std::vector<std::vector<std::string>>{
-           {"--pp-size", "2"}, {"--pp-size", "2", "--pp-layers", "0-3,4-11"}, {"--pp-layers", "0-3,4-7,8-11"}, {"--pp-size", "4"}}) {
+  for (const std::vector<std::string>& split :
+       std::vector<std::vector<std::string>>{{"--pp-size", "2"},
+                                             {"--pp-size", "2", "--pp-layers", "0-3,4-11"},
+                                             {"--pp-layers", "0-3,4-7,8-11"},
+                                             {"--pp-size", "4"}}) {
     const Outcome outcome = run(question(split));
     EXPECT_EQ(outcome.code, 0) << outcome.err;
     EXPECT_EQ(outcome.out, "391");
@@ -114,7 +118,8 @@ TEST(DistributedProgram, ErrorsBeforeAnythingStarts) {
   }
 }
 
-// A worker that is killed in the middle of an answer: the text so far, the stage and the cause, exit code 6, nothing left behind.
+// A worker that is killed in the middle of an answer: the text so far, the stage and the cause, exit code 6, nothing left
+// behind.
 TEST(DistributedProgram, F2AStageIsKilledInTheMiddleOfAnAnswer) {
   std::thread killer([] {
     for (int i = 0; i < 1000; ++i) {

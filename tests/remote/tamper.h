@@ -26,7 +26,8 @@ class TamperStream final : public MessageStream {
 
   void write(const EncodedMessage& message) override {
     auto whole = std::make_shared<std::vector<std::byte>>(message.head);
-    for (const FrameTensor& part : message.parts) whole->insert(whole->end(), part.view.data, part.view.data + part.view.bytes());
+    for (const FrameTensor& part : message.parts)
+      whole->insert(whole->end(), part.view.data, part.view.data + part.view.bytes());
     if (bytes_) {
       bytes_(*whole);
       return inner_->write({*whole, {}});

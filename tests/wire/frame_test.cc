@@ -167,7 +167,7 @@ TEST(Frame, D6CodesWithoutATypeAreRefusedByName) {
   EXPECT_EQ(refusal(16), "[frame] dtype code: wanted 0 to 7 or 9 to 15, found 16 (e8m0)");
   EXPECT_EQ(refusal(200), "[frame] dtype code: wanted 0 to 7 or 9 to 15, found 200");
   // The same inside a frame.
-  for (const uint8_t code : {8, 16, 200}) {
+  for (const uint8_t code : {uint8_t{8}, uint8_t{16}, uint8_t{200}}) {
     std::vector<std::byte> message = encoded(with({message_of("x")})).front();
     put(message.data() + entry_at(0, 1) + kTensorDTypeAt, code);
     sign(message);

@@ -17,12 +17,14 @@ struct PipelineOptions {
   int repeats = 5;
 };
 
-// - "20 micro-batches, 2 stages of 10 ms, 8 ms of transfer" (ms): stages in this process that sleep 10 ms in each step beside their
+// - "20 micro-batches, 2 stages of 10 ms, 8 ms of transfer" (ms): stages in this process that sleep 10 ms in each step beside
+// their
 //   work, and a link that takes 8 ms for a boundary. Limit: 21 x 10 + 8 ms (distributed.md 6.5).
 // - "hop of R rows" (us): a boundary of Kimi K3 (4 planes of 7168, bf16) from its tensors to the tensors of the next stage over
-//   gRPC on 127.0.0.1 without TLS: packed, framed, sent, taken apart; half of there and back. Limit: its bytes over the speed of
-//   memcpy in the same run.
-// - "decode, S stages" and "decode, 1 stage" (tokens/s): worker processes that share the cores, against one process with all of them.
+//   gRPC on 127.0.0.1 without TLS: packed, framed, sent, taken apart; half of there and back. Limit: its bytes over the speed
+//   of memcpy in the same run.
+// - "decode, S stages" and "decode, 1 stage" (tokens/s): worker processes that share the cores, against one process with all of
+// them.
 [[nodiscard]] Record bench_pipeline(const PipelineOptions& options);
 
 }  // namespace weft::bench

@@ -72,6 +72,7 @@ LoadedExecutor load_remote_executor(RemoteModelOptions options) {
   remote.link = link_options();
   remote.before_connect = options.before_connect;
   remote.progress = options.progress;
+  remote.loading = options.loading;
   remote.trace = options.trace;
   auto executor = std::make_unique<RemoteExecutor>(std::move(remote));
   loaded.profile = executor->plan().profile;
