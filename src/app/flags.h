@@ -7,6 +7,7 @@
 #include <string>
 
 #include "app/command.h"
+#include "app/wire_flags.h"
 #include "engine/model.h"
 #include "engine/prompt_choice.h"
 
@@ -48,6 +49,9 @@ struct ModelFlags {
   std::string tls_key;
   std::string tls_ca;
   std::string token_file;
+  std::string schedule = "interleave";
+  std::string activation_dtype;  // empty: the profile's
+  WireFlags wire;
   bool insecure = false;
   bool reference = false;
 

@@ -310,8 +310,8 @@ TEST(QwenCases, Q10AStageThatCannotTellIsRefused) {
   synthesize(options);
   write_sharded(folder.path() / "dense", folder.path() / "published");
   Resharding how;
-  how.shape_of = [](const TensorEntry& tensor) {
-    return tensor.name.ends_with("conv1d.weight") ? Shape{tensor.shape[0], tensor.shape[2], 1} : tensor.shape;
+  how.change = [](TensorSpec& spec, std::vector<std::byte>&) {
+    if (spec.name.ends_with("conv1d.weight")) spec.shape = {spec.shape[0], spec.shape[2], 1};
   };
   write_sharded(folder.path() / "dense", folder.path() / "mlx", how);
   for (const bool mlx : {true, false}) {
