@@ -96,7 +96,8 @@ void write_text(const std::filesystem::path& path, std::string_view text) {
 
 }  // namespace
 
-ThreeHosts::ThreeHosts(NetworkKind kind) : network_(open_network(kHosts, kUsualFaults, kind)) {
+ThreeHosts::ThreeHosts(NetworkKind kind, const std::string& cluster_lines)
+    : network_(open_network(kHosts, kUsualFaults, kind)) {
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);  // what a process leaves behind becomes a child of this one
   addresses_ = {network_->address(0, kCoordinatorPort), network_->address(0, kStagePort), network_->address(1, kStagePort),
                 network_->address(2, kStagePort)};
@@ -118,7 +119,7 @@ ThreeHosts::ThreeHosts(NetworkKind kind) : network_(open_network(kHosts, kUsualF
     copy(node + ".key", "node.key");
     copy("ca.pem", "ca.pem");
     copy("cluster.token", "cluster.token");
-    write_text(host_folder(host) / "three-node.toml", cluster_file());
+    write_text(host_folder(host) / "three-node.toml", cluster_file(cluster_lines));
   }
 }
 
@@ -126,12 +127,13 @@ ThreeHosts::~ThreeHosts() = default;
 
 std::filesystem::path ThreeHosts::host_folder(int host) const { return folder_.path() / fmt::format("host-{}", host); }
 
-std::string ThreeHosts::cluster_file() const {
+std::string ThreeHosts::cluster_file(const std::string& cluster_lines) const {
   std::string text(kShippedFile);
   const std::array<const char*, 4> shipped = {"k3-a.example:19000", "k3-a.example:19001", "k3-b.example:19001",
                                               "k3-c.example:19001"};
   for (size_t i = 0; i < shipped.size(); ++i) replace(text, shipped[i], addresses_[i]);
   replace(text, "/data/Kimi-K3", std::filesystem::absolute(testing_support::k3_mini()).string());
+  if (!cluster_lines.empty()) replace(text, "[cluster]\n", "[cluster]\n" + cluster_lines + "\n");
   return text;
 }
 
