@@ -52,6 +52,7 @@ void ModelFlags::add(CLI::App& app, bool with_prefill_chunk) {
       ->check(CLI::IsMember({"files", "dummy"}))
       ->capture_default_str();
   app.add_flag("--reference", reference, "The plain scalar operators: slow, for comparison");
+  app.add_option("--adapter", adapter, "Adapter (LoRA) of the model: refused, no family takes one yet")->type_name("DIR");
 }
 
 void ModelFlags::add_distributed(CLI::App& app) {
@@ -61,10 +62,12 @@ void ModelFlags::add_distributed(CLI::App& app) {
                    "Cluster file (TOML): stages on other hosts or in other processes, each a `weft stage`")
       ->type_name("FILE");
   group
-      ->add_option("--pp-local", pp_local, "Stages of --pp-size and --pp-layers on this host: processes, or threads of this one")
+      ->add_option("--pp-local", pp_local,
+                   "Stages of --pp-size and --pp-layers on this host: processes, or threads of this one")
       ->check(CLI::IsMember({"processes", "threads"}))
       ->capture_default_str();
-  group->add_option("--stage-timeout", stage_timeout, "Seconds in which a stage must finish a step (default 30, and 0.02 a row)")
+  group
+      ->add_option("--stage-timeout", stage_timeout, "Seconds in which a stage must finish a step (default 30, and 0.02 a row)")
       ->check(CLI::PositiveNumber);
   group->add_option("--load-timeout", load_timeout, "Seconds in which all stages must be there and loaded (default 1800)")
       ->check(CLI::PositiveNumber);
@@ -79,7 +82,16 @@ bool ModelFlags::distributed() const {
   return several && pp_local == "processes";
 }
 
+void refuse_adapter(const std::string& dir, const std::string& adapter) {
+  const std::shared_ptr<const ModelConfig> config = while_loading([&] { return load_model_config(dir); });
+  const Error refusal(
+      ErrorKind::unsupported, "command line",
+      fmt::format("--adapter: the family {} takes no adapters yet: wanted none, found '{}'", config->model_type, adapter));
+  throw ExitError(kExitUsage, refusal.what());  // while loading too
+}
+
 ModelOptions ModelFlags::options() const {
+  if (!adapter.empty()) refuse_adapter(dir, adapter);
   ModelOptions made;
   made.dir = dir;
   if (profile == "exact") made.profile = ops::Profile::exact;
@@ -108,9 +120,8 @@ EngineOptions ModelFlags::engine_options(const Model& model) const {
 }
 
 std::unique_ptr<Model> ModelFlags::load() const {
-  std::unique_ptr<Model> model = while_loading([&] {
-    return distributed() ? Model::of(load_distributed(), dir) : Model::load(options());
-  });
+  std::unique_ptr<Model> model =
+      while_loading([&] { return distributed() ? Model::of(load_distributed(), dir) : Model::load(options()); });
   for (const std::string& note : model->notes()) write_note("note: " + note);
   return model;
 }
