@@ -52,6 +52,7 @@ void ModelFlags::add(CLI::App& app, bool with_prefill_chunk) {
       ->check(CLI::IsMember({"files", "dummy"}))
       ->capture_default_str();
   app.add_flag("--reference", reference, "The plain scalar operators: slow, for comparison");
+  app.add_option("--adapter", adapter, "Adapter (LoRA) of the model: refused, no family takes one yet")->type_name("DIR");
 }
 
 void ModelFlags::add_distributed(CLI::App& app) {
@@ -110,7 +111,16 @@ bool ModelFlags::distributed() const {
   return several && pp_local == "processes";
 }
 
+void refuse_adapter(const std::string& dir, const std::string& adapter) {
+  const std::shared_ptr<const ModelConfig> config = while_loading([&] { return load_model_config(dir); });
+  const Error refusal(
+      ErrorKind::unsupported, "command line",
+      fmt::format("--adapter: the family {} takes no adapters yet: wanted none, found '{}'", config->model_type, adapter));
+  throw ExitError(kExitUsage, refusal.what());  // while loading too
+}
+
 ModelOptions ModelFlags::options() const {
+  if (!adapter.empty()) refuse_adapter(dir, adapter);
   ModelOptions made;
   made.dir = dir;
   if (profile == "exact") made.profile = ops::Profile::exact;
