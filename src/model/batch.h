@@ -11,6 +11,8 @@
 
 namespace weft {
 
+class StatePool;
+
 // A copy of the recurrent state after `offset` rows of a group, written to `slot`.
 struct CheckpointSlot {
   int64_t offset = 0;  // in (0, row_count)
@@ -26,6 +28,7 @@ struct RowGroup {
   SlotId slot_out;                          // equal to slot_in, or another for a fork
   std::vector<PageId> pages;                // block table over positions [0, start + row_count)
   std::vector<CheckpointSlot> checkpoints;  // ascending offsets
+  const StatePool* pool = nullptr;          // whose slots and pages these are
 };
 
 struct Batch {

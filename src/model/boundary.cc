@@ -50,25 +50,32 @@ BoundaryForm boundary_form(const ModelConfig& config, LayerIndex layer, DType ac
 DType activation_dtype(ops::Profile profile) { return profile == ops::Profile::bf16 ? DType::bf16 : DType::f32; }
 
 Tensor pack_boundary(const Boundary& boundary, DType activation) {
-  if (activation != DType::f32 && activation != DType::bf16)
-    fail(ErrorKind::unsupported, "boundary", "wanted F32 or BF16 as the type that crosses, found {}", activation);
+  Tensor packed = Tensor::uninitialized(activation, {boundary.rows(), boundary.planes() * boundary.hidden->shape()[1]});
+  pack_boundary(boundary, packed.mutable_view());
+  return packed;
+}
+
+void pack_boundary(const Boundary& boundary, const MutableTensorView& packed) {
   const int64_t rows = boundary.rows();
   const int64_t width = boundary.hidden->shape()[1];
-  Tensor packed = Tensor::uninitialized(activation, {rows, boundary.planes() * width});
-  const int64_t bytes = width * size_of(activation);
-  std::byte* out = packed.data();
+  if (packed.dtype != DType::f32 && packed.dtype != DType::bf16)
+    fail(ErrorKind::unsupported, "boundary", "wanted F32 or BF16 as the type that crosses, found {}", packed.dtype);
+  if (const Shape wanted{rows, boundary.planes() * width}; !(packed.shape == wanted))
+    fail(ErrorKind::internal, "boundary", "before layer {}: wanted memory for {}, found {}", boundary.layer, wanted,
+         packed.shape);
+  const int64_t bytes = width * size_of(packed.dtype);
+  std::byte* out = packed.data;
   for (int64_t row = 0; row < rows; ++row) {
     for (int64_t plane = 0; plane < boundary.planes(); ++plane, out += bytes) {
       const Tensor& source = plane == 0 ? *boundary.hidden : *boundary.blocks[static_cast<size_t>(plane - 1)];
       const float* const from = source.as<float>().data() + row * width;
-      if (activation == DType::f32) {
+      if (packed.dtype == DType::f32) {
         std::memcpy(out, from, static_cast<size_t>(bytes));
       } else if (narrow_row(from, width, out) != 0) {
         refuse_rounding(boundary, plane, row, {from, static_cast<size_t>(width)});
       }
     }
   }
-  return packed;
 }
 
 Boundary unpack_boundary(TensorView packed, bool sealed, const BoundaryForm& form, int64_t rows) {

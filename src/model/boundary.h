@@ -50,6 +50,8 @@ struct BoundaryForm {
 // The wire form in F32 or BF16. Nothing is rounded: throws an internal error naming plane, row and value when a value is no
 // BF16 value, unsupported for another type.
 [[nodiscard]] Tensor pack_boundary(const Boundary& boundary, DType activation);
+// The same into memory that is there, of the type and shape [T, (K+1) * D].
+void pack_boundary(const Boundary& boundary, const MutableTensorView& packed);
 
 // The reverse, of `rows` rows; `sealed` is the sender's mark. The bytes of `packed` need no alignment. Throws bad_input naming
 // s, K and the received type and shape when they, or the mark, are not those of the form.

@@ -86,7 +86,6 @@ struct Checkpoint::Impl {
 
   // checkpoint_open.cc
   void check_layers() const;
-  void open_shards(const CheckpointOptions& options);
   [[nodiscard]] std::vector<bool> wanted_of(const ShardIndex& index) const;
   [[nodiscard]] bool decide_mlx(const WholeNames& names) const;
   [[nodiscard]] bool mlx_by_convolutions() const;

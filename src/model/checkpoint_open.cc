@@ -29,7 +29,8 @@ Checkpoint::Impl::Impl(const std::filesystem::path& folder, const CheckpointOpti
       layers(options.layers.value_or(config.all_layers())) {
   check_layers();
   std::optional<ShardIndex> index;
-  if (is_partial() && !options.rebuild_index && std::filesystem::exists(dir / kShardIndexName)) {
+  std::error_code error;
+  if (options.layers && !options.rebuild_index && std::filesystem::exists(dir / kShardIndexName, error)) {
     index = ShardIndex::load(dir / kShardIndexName);
     by_index = true;
     inventory = Inventory::scan_part(dir, *index, wanted_of(*index));

@@ -43,8 +43,9 @@ LayeredStage::LayeredStage(std::shared_ptr<const Checkpoint> checkpoint, const S
       binder_(*checkpoint_, WeightPlacer(device_, options.dummy_weights)) {
   checkpoint_->require(layers_);
   if (checkpoint_->is_partial() && options.fingerprint.empty()) {
-    fail(ErrorKind::internal, "stage", "layers [{}, {}): wanted the fingerprint of the whole model, of which only a part is open",
-         layers_.begin, layers_.end);
+    fail(ErrorKind::internal, "stage",
+         "layers [{}, {}): wanted the fingerprint of the whole model, of which only a part is open", layers_.begin,
+         layers_.end);
   }
   if (!device_->is_host()) {
     gpu_planned_ = {gpu_weight_bytes(*checkpoint_, layers_), options.state_memory, ByteCount(gpu_workspace_.total())};
@@ -124,6 +125,11 @@ void LayeredStage::check(const ops::Context& context, const Batch& batch, const 
     if (group.first_row != rows || group.row_count <= 0) {
       fail(ErrorKind::internal, kPlace, "wanted row groups that cover the batch in order, found one of {} rows at row {}",
            group.row_count, group.first_row);
+    }
+    if (group.pool != &pool_) {
+      const LayerRange of = group.pool != nullptr ? group.pool->layout().layers() : LayerRange();
+      fail(ErrorKind::internal, kPlace, "wanted states of this stage's {} layers [{}, {}), found one of {} layers [{}, {})",
+           layers_.size(), layers_.begin, layers_.end, of.size(), of.begin, of.end);
     }
     rows += group.row_count;
   }

@@ -1,6 +1,5 @@
 // What was read of a checkpoint (distributed.md 4.4).
 #include <algorithm>
-#include <map>
 
 #include "model/checkpoint_impl.h"
 
@@ -47,7 +46,7 @@ Json Checkpoint::load_audit() const {
   const std::vector<FileReads> shards = reads();
   std::vector<FileReads> files;
   const auto whole = [&](std::string_view name) {
-    const auto size = static_cast<int64_t>(std::filesystem::file_size(impl_->dir / name));
+    const int64_t size = ReadFile(impl_->dir / name).size();
     files.push_back({std::string(name), size, {{0, size}}});
   };
   whole("config.json");

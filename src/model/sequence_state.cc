@@ -127,7 +127,7 @@ RowGroup SequenceState::extend(int64_t first_row, int64_t rows, std::span<const 
     undo(step);
     throw;
   }
-  RowGroup group{first_row, rows, consumed_, slot_, step.slot_out, step.pages, step.checkpoints};
+  RowGroup group{first_row, rows, consumed_, slot_, step.slot_out, step.pages, step.checkpoints, pool_};
   step_ = std::move(step);
   return group;
 }
@@ -205,12 +205,22 @@ SequenceState SequenceState::import_tensors(StatePool& pool, TokenCount consumed
     }
     return state;
   }
+  const LayerRange range = pool.layout().layers();
+  const auto has = [&](const LayerState& layer) {
+    const std::string prefix = saved_name(layer.layer, "");
+    const auto at = tensors.lower_bound(prefix);
+    return at != tensors.end() && at->first.starts_with(prefix);
+  };
+  if (const int64_t layers = std::ranges::count_if(pool.layout().states(), has); layers != range.size()) {
+    fail(ErrorKind::bad_input, kPlace, "wanted the state of the {} layers [{}, {}), found that of {} of them", range.size(),
+         range.begin, range.end, layers);
+  }
   const auto find = [&](LayerIndex layer, const std::string& part, const Shape& shape) {
     const std::string name = saved_name(layer, part);
     const auto at = tensors.find(name);
     if (at == tensors.end()) {
-      fail(ErrorKind::bad_input, kPlace, "tensor '{}': wanted F32 {} for layers [{}, {}), found none", name, shape,
-           pool.layout().layers().begin, pool.layout().layers().end);
+      fail(ErrorKind::bad_input, kPlace, "tensor '{}': wanted F32 {} for layers [{}, {}), found none", name, shape, range.begin,
+           range.end);
     }
     if (at->second.dtype != DType::f32 || !(at->second.shape == shape)) {
       fail(ErrorKind::bad_input, kPlace, "tensor '{}': wanted F32 {}, found {} {}", name, shape, at->second.dtype,

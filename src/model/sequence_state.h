@@ -54,7 +54,8 @@ class SequenceState {
   using Tensors = std::map<std::string, Tensor>;
   [[nodiscard]] Tensors export_tensors() const;
   // The state of `consumed` tokens from tensors in that form, which may hold further layers (another stage split).
-  // Throws bad_input naming the tensor, what was wanted and what was found.
+  // Throws bad_input naming both numbers of layers when some of the pool's are not there, else the tensor, what was wanted and
+  // what was found.
   [[nodiscard]] static SequenceState import_tensors(StatePool& pool, TokenCount consumed,
                                                     const std::map<std::string, TensorView>& tensors);
 

@@ -21,7 +21,8 @@
 
 namespace weft::ops {
 
-// out[t] = table[ids[t]].  ids in [0, V); table [V, D]; out [T, D].
+// out[t] = table[ids[t]].  ids in [0, V); table [V, D]; out [T, D]. [Rounded: it starts the residual stream, which is bf16 (K3
+// spec 3.0); a table of BF16 is so already]
 void embed(Context& context, std::span<const int32_t> ids, const WeightView& table, MutableTensorView out);
 
 // y = x W^T.  x [T, in]; W [out, in] in any format; y [T, out]. Sums in float32. [R1, unless `keep_f32`: R10 router, R12 head]

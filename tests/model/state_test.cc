@@ -7,7 +7,6 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "model/boundary.h"
 #include "model/sequence_state.h"
 #include "model/state_pool.h"
 
@@ -200,28 +199,6 @@ TEST_F(States, ImportNamesWhatIsMissingOrWrong) {
   EXPECT_THAT(message([](auto& views) { views.at("layers.3.S").shape = Shape{2, 9}; }),
               HasSubstr("wanted F32 [2, 3, 3], found F32 [2, 9]"));
   EXPECT_EQ(pool.slots_held(), 1);
-}
-
-TEST(Boundary, PacksHiddenFirstThenTheBlocks) {
-  const auto plane = [](float first) {
-    Tensor made = Tensor::zeros(DType::f32, {2, 3});
-    for (size_t i = 0; i < 6; ++i) made.as<float>()[i] = first + static_cast<float>(i);
-    return std::make_shared<const Tensor>(std::move(made));
-  };
-  const Boundary boundary{LayerIndex(5), plane(100), {plane(0), plane(10)}, false};
-  const Tensor packed = pack_boundary(boundary, DType::f32);
-  ASSERT_EQ(packed.shape(), Shape({2, 9}));
-  EXPECT_THAT(packed.as<float>(), testing::ElementsAre(100, 101, 102, 0, 1, 2, 10, 11, 12, 103, 104, 105, 3, 4, 5, 13, 14, 15));
-  const Boundary again = unpack_boundary(packed.view(), false, {LayerIndex(5), 2, false, 3, DType::f32}, 2);
-  EXPECT_TRUE(std::ranges::equal(again.hidden->as<float>(), boundary.hidden->as<float>()));
-  EXPECT_TRUE(std::ranges::equal(again.blocks[1]->as<float>(), boundary.blocks[1]->as<float>()));
-  try {
-    (void)unpack_boundary(packed.view(), false, {LayerIndex(5), 1, false, 3, DType::f32}, 2);
-    FAIL() << "wanted an error";
-  } catch (const Error& error) {
-    EXPECT_THAT(error.what(),
-                HasSubstr("before layer 5: wanted F32 [rows, (K + 1) * 3] = [2, 6] with K = 1 blocks, found F32 [2, 9]"));
-  }
 }
 
 }  // namespace
