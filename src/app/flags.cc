@@ -90,8 +90,9 @@ void ModelFlags::add_distributed(CLI::App& app) {
       ->capture_default_str();
   group->add_option("--pp-sample-at", "Where tokens are drawn: last-stage")->check(CLI::IsMember({"last-stage"}));
   group
-      ->add_option("--activation-dtype", activation_dtype,
-                   "Boundaries on the wire: f32 with profile exact, bf16 with bf16; another would change results and is refused")
+      ->add_option(
+          "--activation-dtype", activation_dtype,
+          "Boundaries on the wire: f32 with profile exact, bf16 with bf16; another would change results and is refused")
       ->check(CLI::IsMember({"f32", "bf16"}));
   wire.add(*group);
   group->add_option("--tls-cert", tls_cert, "Certificate (PEM) instead of the cluster file's")->type_name("FILE");

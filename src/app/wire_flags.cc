@@ -12,7 +12,8 @@ void WireFlags::add(CLI::App& app) {
       ->check(CLI::IsMember({"none"}))
       ->capture_default_str();
   app.add_option("--max-frame", max_frame, "Largest frame, as in 1GiB (default 1GiB)")->type_name("SIZE");
-  app.add_option("--payload-checksum", checksum, "CRC32C of payloads: on, off, or auto: where neither TLS nor the host protects them")
+  app.add_option("--payload-checksum", checksum,
+                 "CRC32C of payloads: on, off, or auto: where neither TLS nor the host protects them")
       ->check(CLI::IsMember({"auto", "on", "off"}))
       ->capture_default_str();
 }

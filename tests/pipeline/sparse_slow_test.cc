@@ -76,7 +76,7 @@ void run_one_layer(const std::filesystem::path& dir, int64_t layer, const std::v
   context.workspace = &workspace;
   const ModelConfig& config = checkpoint->config();
   const auto row = [&](float first) {
-    Tensor tensor(DType::f32, Shape{1, config.hidden_size});
+    Tensor tensor = Tensor::zeros(DType::f32, Shape{1, config.hidden_size});
     std::ranges::fill(tensor.as<float>(), 0.0F);
     tensor.as<float>()[0] = first;
     return std::make_shared<const Tensor>(std::move(tensor));

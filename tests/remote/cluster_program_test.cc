@@ -77,7 +77,7 @@ TEST(ClusterProgram, K2AdaptersAreRefusedBeforeAnythingIsLoaded) {
   for (const std::vector<std::string>& arguments :
        {std::vector<std::string>{"plan"}, {"generate", "-p", "x"}, {"generate", "-p", "x", "--pp-size", "2"}}) {
     std::vector<std::string> all = arguments;
-    for (const std::string& more : {"-m", dir.path().c_str(), "--adapter", "some/adapter"}) all.push_back(more);
+    for (const char* const more : {"-m", dir.path().c_str(), "--adapter", "some/adapter"}) all.push_back(more);
     const Outcome outcome = run(all);
     EXPECT_EQ(outcome.code, kExitUsage) << arguments.front();
     EXPECT_EQ(outcome.out, "");

@@ -21,9 +21,9 @@ struct RemoteModelOptions {
   ModelOptions model;  // dir: configuration and tokenizer; of the shards only headers are read, where they are here
   ClusterConfig cluster;
   LinkOptions link = link_options();
-  std::string activation;  // "f32" or "bf16": what the boundaries are to be; empty: what the profile says
-  std::string build;                                                        // version and commit, for messages
-  std::filesystem::path trace;                                              // Chrome trace; empty: none
+  std::string activation;       // "f32" or "bf16": what the boundaries are to be; empty: what the profile says
+  std::string build;            // version and commit, for messages
+  std::filesystem::path trace;  // Chrome trace; empty: none
   std::function<void(int64_t stage)> before_connect;                        // RemoteOptions
   std::function<void(const std::string& line)> progress;                    // likewise
   std::function<void(int64_t stage, int64_t done, int64_t total)> loading;  // likewise
