@@ -35,6 +35,7 @@ if(WEFT_GRPC)
   find_package(Protobuf REQUIRED)
   find_package(gRPC CONFIG REQUIRED)
   find_package(tomlplusplus CONFIG REQUIRED)
+  find_package(prometheus-cpp CONFIG REQUIRED)
   find_library(WEFT_ISAL isal REQUIRED)
 endif()
 

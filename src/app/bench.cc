@@ -1,10 +1,10 @@
 // weft bench: what the machine can do, and how much of it the program reaches.
 #include <algorithm>
-#include <fstream>
 #include <thread>
 
 #include <CLI/CLI.hpp>
 
+#include "app/bench_pipeline.h"
 #include "app/command.h"
 #include "app/commit.h"
 #include "app/flags.h"
@@ -35,6 +35,7 @@ Examples:
 docs/benchmarks.md describes them. Nothing else should run on the machine meanwhile.)";
 
 struct Flags {
+  int64_t stages = 4;
   int repeats = 5;
   int threads = 0;
   bool json = false;
@@ -48,16 +49,6 @@ struct Flags {
   std::string device = "cpu";
   std::string profile = "bf16";
 };
-
-// The program's own command line.
-std::string command_line() {
-  std::ifstream file("/proc/self/cmdline", std::ios::binary);
-  std::string text("weft");
-  std::string word;
-  std::getline(file, word, '\0');
-  while (std::getline(file, word, '\0')) text += " " + word;
-  return text;
-}
 
 int thread_count(const Flags& flags) {
   return flags.threads > 0 ? flags.threads : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
@@ -98,6 +89,12 @@ bench::Record measure_prefill(const Flags& flags) {
 
 bench::Record measure_batch(const Flags& flags) {
   return while_loading([&] { return bench::bench_batch({flags.model.options(), flags.batches, flags.tokens, flags.repeats}); });
+}
+
+bench::Record measure_pipeline_of(const Flags& flags) {
+  return while_loading([&] {
+    return measure_pipeline(flags.model.options(), flags.stages, flags.batches.front(), flags.tokens, flags.repeats);
+  });
 }
 
 ExitCode run(const Flags& flags, bench::Record (*measure)(const Flags&)) {
@@ -178,6 +175,12 @@ void add_bench(CLI::App& app, Command& command) {
       ->delimiter(',')
       ->check(CLI::Range(int64_t{1}, int64_t{1024}))
       ->capture_default_str();
+
+  const auto [pipeline, pipeline_flags] =
+      make("pipeline", "Stages: overlap, the cost of a hop, several against one on the same cores", measure_pipeline_of);
+  add_model(*pipeline, *pipeline_flags, 32, "Tokens that each request decodes", true);
+  pipeline_flags->batches = {8};
+  pipeline->add_option("--stages", pipeline_flags->stages, "Worker processes")->check(CLI::Range(2, 64))->capture_default_str();
 }
 
 }  // namespace weft

@@ -20,8 +20,8 @@ Commands (a message that begins with a slash is written with two):
   /result TEXT   the result of the next tool call of the last answer; after the last one the model goes on
   /exit          leave (so does the end of the input)
 
-A message that cannot be taken (no UTF-8, no room in the context) is an error; the conversation goes on without it.
-When the input is no terminal and a message was refused, the exit code at the end is 2.
+A message that cannot be taken (no UTF-8, no room in the context), or whose answer a lost stage ends, is an error; the
+conversation goes on without it. When the input is no terminal, the exit code at the end is that of the last such error.
 
 Ctrl-C ends an answer; at the prompt it leaves with exit code 130.
 
@@ -54,10 +54,10 @@ class Conversation {
     try {
       return act(line);
     } catch (const Error& error) {
-      if (error.kind() != ErrorKind::bad_input) throw;
+      if (!is_survived(error.kind())) throw;
       write_note(fmt::format("error: {}", error.what()));
       write_note("note: the conversation goes on without that message; /reset begins anew");
-      refused_ = true;
+      last_error_ = exit_code_of(error.kind(), false);
       prompt_.system = system;
       session_->take_back(round_begin_);
       open_calls_ = round_calls_;
@@ -65,9 +65,15 @@ class Conversation {
     }
   }
 
-  [[nodiscard]] bool refused() const { return refused_; }
+  // Of the last message that was refused or whose answer failed.
+  [[nodiscard]] ExitCode last_error() const { return last_error_; }
 
  private:
+  // The message's fault, or stages that are connected to again.
+  static bool is_survived(ErrorKind kind) {
+    return kind == ErrorKind::bad_input || kind == ErrorKind::stage_lost || kind == ErrorKind::stage_timeout;
+  }
+
   bool act(const std::string& line) {
     if (line.starts_with("//")) {
       say(line.substr(1));
@@ -140,8 +146,10 @@ class Conversation {
     options.cancelled = &interrupt_flag();
     options.on_prompt = [&](int64_t done, int64_t total) { printer.prompt_progress(done, total); };
     options.on_event = [&](const ChatEvent& event) { printer.print(event); };
-    const TurnResult result = session_->answer(options);
+    TurnResult result;
+    const std::optional<Failure> failure = guard([&] { result = session_->answer(options); });
     printer.finish(true);
+    if (failure) failure->raise();
     for (const std::string& note : result.notes) write_note("note: " + note);
     write_note(summary_line(model_, result));
     begin_round(result.answer.tool_calls);
@@ -157,7 +165,7 @@ class Conversation {
   std::vector<ToolCall> open_calls_;   // that wait for a result
   std::vector<ToolCall> round_calls_;  // all of the last answer
   size_t round_begin_ = 0;             // messages up to the last answer
-  bool refused_ = false;
+  ExitCode last_error_ = kExitSuccess;
 };
 
 ExitCode chat(const Flags& flags) {
@@ -180,7 +188,7 @@ ExitCode chat(const Flags& flags) {
   }
   if (interactive) write_error_stream("\n");
   if (interrupt_flag().load()) return kExitInterrupted;
-  return conversation.refused() && !input_is_terminal() ? kExitUsage : kExitSuccess;
+  return input_is_terminal() ? kExitSuccess : conversation.last_error();
 }
 
 }  // namespace

@@ -52,6 +52,7 @@ void ModelFlags::add(CLI::App& app, bool with_prefill_chunk) {
       ->check(CLI::IsMember({"files", "dummy"}))
       ->capture_default_str();
   app.add_flag("--reference", reference, "The plain scalar operators: slow, for comparison");
+  app.add_option("--adapter", adapter, "Adapter (LoRA) of the model: refused, no family takes one yet")->type_name("DIR");
 }
 
 void ModelFlags::add_distributed(CLI::App& app) {
@@ -61,11 +62,42 @@ void ModelFlags::add_distributed(CLI::App& app) {
                    "Cluster file (TOML): stages on other hosts or in other processes, each a `weft stage`")
       ->type_name("FILE");
   group
-      ->add_option("--pp-local", pp_local, "Stages of --pp-size and --pp-layers on this host: processes, or threads of this one")
+      ->add_option("--pp-local", pp_local,
+                   "Stages of --pp-size and --pp-layers on this host: processes, or threads of this one")
       ->check(CLI::IsMember({"processes", "threads"}))
       ->capture_default_str();
-  group->add_option("--stage-timeout", stage_timeout, "Seconds in which a stage must finish a step (default 30, and 0.02 a row)")
+  group
+      ->add_option("--stage-timeout", stage_timeout, "Seconds in which a stage must finish a step (default 30, and 0.02 a row)")
       ->check(CLI::PositiveNumber);
+  group->add_option("--connect-timeout", connect_timeout, "Seconds of one try to connect to a stage (default 5)")
+      ->check(CLI::PositiveNumber);
+  group->add_option("--heartbeat-interval", heartbeat_interval, "Seconds between signs of life of a stage (default 1)")
+      ->check(CLI::PositiveNumber);
+  group
+      ->add_option("--heartbeat-misses", heartbeat_misses,
+                   "A stage is lost after twice as many intervals without one (default 3)")
+      ->check(CLI::Range(int64_t{1}, int64_t{1000}));
+  group
+      ->add_option("--pp-micro-batch-size", micro_batch,
+                   "Sequences that decode in one step; default: so that there are two steps for each stage")
+      ->check(CLI::Range(int64_t{1}, int64_t{4096}));
+  group->add_option("--pp-max-in-flight", max_in_flight, "Steps that are on their way at once; default: stages + 1")
+      ->check(CLI::Range(int64_t{1}, int64_t{1024}));
+  group->add_option("--pp-max-sequences", max_sequences, "Sequences that have state on the stages (default 64)")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
+  group->add_option("--pp-schedule", schedule, "interleave: steps follow each other; gpipe: a round of them, then the next")
+      ->check(CLI::IsMember({"interleave", "gpipe"}))
+      ->capture_default_str();
+  group->add_option("--pp-sample-at", "Where tokens are drawn: last-stage")->check(CLI::IsMember({"last-stage"}));
+  group
+      ->add_option("--activation-dtype", activation_dtype,
+                   "Boundaries on the wire: f32 with profile exact, bf16 with bf16; another would change results and is refused")
+      ->check(CLI::IsMember({"f32", "bf16"}));
+  wire.add(*group);
+  group->add_option("--tls-cert", tls_cert, "Certificate (PEM) instead of the cluster file's")->type_name("FILE");
+  group->add_option("--tls-key", tls_key, "Its key (PEM)")->type_name("FILE");
+  group->add_option("--tls-ca", tls_ca, "The authority of the other ends' certificates (PEM)")->type_name("FILE");
+  group->add_option("--cluster-token-file", token_file, "Shared secret of the cluster")->type_name("FILE");
   group->add_option("--load-timeout", load_timeout, "Seconds in which all stages must be there and loaded (default 1800)")
       ->check(CLI::PositiveNumber);
   group->add_option("--debug-pp-trace", pp_trace, "Write what each stage did when, for chrome://tracing or Perfetto")
@@ -79,7 +111,16 @@ bool ModelFlags::distributed() const {
   return several && pp_local == "processes";
 }
 
+void refuse_adapter(const std::string& dir, const std::string& adapter) {
+  const std::shared_ptr<const ModelConfig> config = while_loading([&] { return load_model_config(dir); });
+  const Error refusal(
+      ErrorKind::unsupported, "command line",
+      fmt::format("--adapter: the family {} takes no adapters yet: wanted none, found '{}'", config->model_type, adapter));
+  throw ExitError(kExitUsage, refusal.what());  // while loading too
+}
+
 ModelOptions ModelFlags::options() const {
+  if (!adapter.empty()) refuse_adapter(dir, adapter);
   ModelOptions made;
   made.dir = dir;
   if (profile == "exact") made.profile = ops::Profile::exact;
@@ -104,13 +145,19 @@ EngineOptions ModelFlags::engine_options(const Model& model) const {
   EngineOptions made;
   made.max_context = model.max_context();
   made.prefill_chunk = prefill_chunk;
+  made.micro_batch = micro_batch;
+  made.max_in_flight = max_in_flight;
+  made.by_round = schedule == "gpipe";
+  if (max_sequences) made.max_running = *max_sequences;
   return made;
 }
 
 std::unique_ptr<Model> ModelFlags::load() const {
-  std::unique_ptr<Model> model = while_loading([&] {
-    return distributed() ? Model::of(load_distributed(), dir) : Model::load(options());
-  });
+  if (!pp_trace.empty() && !distributed()) {
+    fail(ErrorKind::bad_input, "command line", "--debug-pp-trace: wanted stages in other processes, found all in this one");
+  }
+  std::unique_ptr<Model> model =
+      while_loading([&] { return distributed() ? Model::of(load_distributed(), dir) : Model::load(options()); });
   for (const std::string& note : model->notes()) write_note("note: " + note);
   return model;
 }

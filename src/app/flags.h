@@ -7,6 +7,7 @@
 #include <string>
 
 #include "app/command.h"
+#include "app/wire_flags.h"
 #include "engine/model.h"
 #include "engine/prompt_choice.h"
 
@@ -36,8 +37,22 @@ struct ModelFlags {
   std::string distributed_config;
   std::string pp_local = "processes";
   std::string pp_trace;
+  std::string adapter;
   std::optional<double> stage_timeout;  // seconds
+  std::optional<double> connect_timeout;
   std::optional<double> load_timeout;
+  std::optional<double> heartbeat_interval;
+  std::optional<int64_t> heartbeat_misses;
+  int64_t micro_batch = 0;
+  int64_t max_in_flight = 0;
+  std::optional<int64_t> max_sequences;
+  std::string tls_cert;
+  std::string tls_key;
+  std::string tls_ca;
+  std::string token_file;
+  std::string schedule = "interleave";
+  std::string activation_dtype;  // empty: the profile's
+  WireFlags wire;
   bool insecure = false;
   bool reference = false;
 
@@ -53,6 +68,9 @@ struct ModelFlags {
   [[nodiscard]] LoadedExecutor load_distributed() const;
   [[nodiscard]] bool distributed() const;
 };
+
+// What each stage outside of this process says of itself (RemoteExecutor::stage_report()); an empty array when all are in it.
+[[nodiscard]] Json stage_report(Executor& executor);
 
 // What an engine may hold and how long an answer may take.
 struct EngineFlags {
@@ -82,6 +100,10 @@ struct PromptFlags {
   void add(CLI::App& app);
   [[nodiscard]] PromptChoice choice() const;
 };
+
+// For --adapter: ends with the exit code of a usage error, naming the family of the model in `dir`, of which nothing but
+// config.json is read.
+[[noreturn]] void refuse_adapter(const std::string& dir, const std::string& adapter);
 
 // What errors call an input: the file, or standard input for "-".
 [[nodiscard]] std::string input_name(const std::string& file);

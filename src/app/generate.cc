@@ -1,12 +1,17 @@
 // weft generate: one answer to one request.
+#include <chrono>
+
 #include <CLI/CLI.hpp>
 
 #include "app/answer_printer.h"
 #include "app/command.h"
+#include "app/commit.h"
 #include "app/flags.h"
 #include "app/terminal.h"
+#include "base/file.h"
 #include "engine/answer_json.h"
 #include "engine/chat_session.h"
+#include "engine/run_record.h"
 
 namespace weft {
 namespace {
@@ -37,9 +42,26 @@ struct Flags {
   EngineFlags engine;
   std::optional<std::string> text;
   std::string messages_file;
+  std::string record_file;
   bool show_reasoning = false;
   bool json = false;
+  bool stats = false;
 };
+
+RunFacts run_facts(const Flags& flags, const PromptChoice& choice, const Model& model, double seconds) {
+  RunFacts facts;
+  facts.commit = kBuildCommit;
+  facts.command = command_line();
+  facts.model_dir = flags.model.dir;
+  facts.prompt = choice.prompt ? Json(*choice.prompt) : parse_json(choice.messages.value_or("null"), choice.messages_place);
+  facts.topology = !flags.model.distributed()               ? "one process"
+                   : flags.model.distributed_config.empty() ? "processes of one host"
+                                                            : "nodes of a cluster file";
+  facts.seconds = seconds;
+  const std::optional<Failure> failure = guard([&] { facts.stages = stage_report(model.executor()); });
+  if (failure) facts.stages_missing = failure->message;
+  return facts;
+}
 
 ExitCode generate(const Flags& flags) {
   if (flags.messages_file == "-" && flags.prompt.tools_file == "-")
@@ -49,6 +71,7 @@ ExitCode generate(const Flags& flags) {
   if (!flags.messages_file.empty()) choice.messages = read_input(flags.messages_file);
   choice.messages_place = input_name(flags.messages_file);
   const RequestChoice request = build_request(choice);
+  if (!flags.record_file.empty()) check_output_file(flags.record_file);
   watch_interrupts();
   const std::unique_ptr<Model> model = flags.model.load();
 
@@ -68,11 +91,20 @@ ExitCode generate(const Flags& flags) {
   Engine engine(model->executor(), engine_options);
   for (const std::string& note : engine.store().notes()) write_note("note: " + note);
   ChatSession session(*model, engine, request.request);
+  const auto asked = std::chrono::steady_clock::now();
   const TurnResult result = session.answer(options);
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - asked).count();
   printer.finish(false);
   if (flags.json) write_json_output(result_json(*model, result));
   for (const std::string& note : result.notes) write_note("note: " + note);
   write_note(summary_line(*model, result));
+  if (flags.stats || !flags.record_file.empty()) {
+    const RunFacts facts = run_facts(flags, choice, *model, seconds);
+    if (flags.stats) write_error_stream(run_table(*model, result, facts));
+    if (!flags.record_file.empty())
+      write_file_atomic(flags.record_file,
+                        run_record(*model, result, facts).dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+  }
   if (result.end == RequestEnd::timeout) return kExitTimeout;
   return result.end == RequestEnd::cancelled ? kExitInterrupted : kExitSuccess;
 }
@@ -95,6 +127,10 @@ void add_generate(CLI::App& app, Command& command) {
   flags->engine.add(*sub);
   sub->add_flag("--show-reasoning", flags->show_reasoning, "Write the reasoning to standard error as it arrives");
   sub->add_flag("--json", flags->json, "One JSON object: content, reasoning_content, tool_calls, finish_reason, usage, weft");
+  sub->add_flag("--stats", flags->stats, "Write rates, and memory, time and bytes of each stage, to standard error at the end");
+  sub->add_option("--record", flags->record_file,
+                  "Write the output, the split, and what each stage was measured to hold and do, as JSON")
+      ->type_name("FILE");
   sub->callback([flags, &command] { command.run = [flags] { return generate(*flags); }; });
 }
 

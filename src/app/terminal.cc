@@ -6,6 +6,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstring>
+#include <fstream>
 
 #include <unistd.h>
 
@@ -59,6 +60,15 @@ std::string progress_text(std::string_view what, int64_t done, int64_t total, in
 }
 
 }  // namespace
+
+std::string command_line() {
+  std::ifstream file("/proc/self/cmdline", std::ios::binary);
+  std::string text("weft");
+  std::string word;
+  std::getline(file, word, '\0');
+  while (std::getline(file, word, '\0')) text += " " + word;
+  return text;
+}
 
 bool output_is_terminal() { return ::isatty(STDOUT_FILENO) == 1; }
 bool errors_are_terminal() { return ::isatty(STDERR_FILENO) == 1; }

@@ -12,6 +12,8 @@
 
 namespace weft {
 
+[[nodiscard]] std::string command_line();  // of this program
+
 [[nodiscard]] bool output_is_terminal();
 [[nodiscard]] bool errors_are_terminal();
 [[nodiscard]] bool input_is_terminal();

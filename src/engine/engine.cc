@@ -27,6 +27,8 @@ void check_options(const EngineOptions& options) {
   at_least("max_queue", 1, options.max_queue);
   at_least("state_memory", 0, options.state_memory.value);
   at_least("keep_every", 0, options.keep_every);
+  at_least("micro_batch", 0, options.micro_batch);
+  at_least("max_in_flight", 0, options.max_in_flight);
   at_least("disk", 0, options.disk.value);
 }
 
@@ -114,8 +116,11 @@ bool Engine::advance() {
   admit();
   // A further step keeps the stages of a pipeline busy; on one stage it would only delay what comes in meanwhile.
   const int64_t stages = executor_.stage_count();
-  const size_t most = stages > 1 ? static_cast<size_t>(stages) + 1 : 1;
-  while (open_.size() < most && submit_step()) {
+  const int64_t usual = stages > 1 ? stages + 1 : 1;
+  const auto most = static_cast<size_t>(options_.max_in_flight > 0 ? options_.max_in_flight : usual);
+  if (!options_.by_round || open_.empty()) {
+    while (open_.size() < most && submit_step()) {
+    }
   }
   if (open_.empty()) {
     // Nothing to do beside the file that the first of the queue waits for.
@@ -194,6 +199,7 @@ bool Engine::submit_step() {
   // Enough steps for every stage to have one (distributed.md 6.4).
   const int64_t stages = executor_.stage_count();
   int64_t draws = stages == 1 ? running() : (running() + 2 * stages - 1) / (2 * stages);
+  if (options_.micro_batch > 0) draws = options_.micro_batch;
   Step step;
   OpenStep open;
   StateUse planned;
@@ -311,9 +317,11 @@ void Engine::take_result(const OpenRows& rows, const RowsResult& result) {
 }
 
 void Engine::contain_failure(const OpenStep& step, const Failure& failure) {
+  // No request's fault: all of them have state on that stage.
+  const bool stages_lost = failure.kind == ErrorKind::stage_lost || failure.kind == ErrorKind::stage_timeout;
   for (const OpenRows& rows : step.rows) {
     if (rows.stale()) continue;
-    if (step.rows.size() == 1) {
+    if (step.rows.size() == 1 || stages_lost) {
       finish(rows.request, RequestEnd::failed, failure);
     } else {
       send_back(rows.request, true);  // whose fault it was shows when each runs by itself (E8)

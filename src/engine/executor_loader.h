@@ -38,7 +38,7 @@ struct LoadedExecutor {
   int threads = 1;  // of each stage
   std::vector<LayerRange> stages;
   ByteCount weight_bytes;
-  int64_t max_context = 0;  // tokens
+  int64_t max_context = 0;         // tokens
   std::vector<std::string> notes;  // of the checkpoint and of the plan
 };
 

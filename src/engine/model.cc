@@ -34,8 +34,8 @@ const std::shared_ptr<const grammar::Vocabulary>& Model::vocabulary() const {
 std::unique_ptr<Model> Model::load(const ModelOptions& options) { return of(load_executor(options), options.dir); }
 
 std::unique_ptr<Model> Model::of(LoadedExecutor loaded, const std::filesystem::path& dir) {
-  auto model =
-      std::make_unique<Model>(ChatFormat::load(dir), std::move(loaded.executor), loaded.max_context, read_generation_config(dir));
+  auto model = std::make_unique<Model>(ChatFormat::load(dir), std::move(loaded.executor), loaded.max_context,
+                                       read_generation_config(dir));
   model->checkpoint_ = loaded.checkpoint;
   model->processes_ = std::move(loaded.processes);
   model->profile_ = loaded.profile;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <mutex>
 
 #include "base/pages.h"
 #include "base/worker_pool.h"
@@ -30,11 +31,21 @@ std::vector<MappedPart> plan_mapped_requests(std::vector<MappedPart> parts, cons
   return requests;
 }
 
-void read_mapped(std::vector<MappedPart> parts, const MappedReadOptions& options) {
+void read_mapped(std::vector<MappedPart> parts, const MappedReadOptions& options,
+                 const std::function<void(int64_t done)>& on_progress) {
   const std::vector<MappedPart> requests = plan_mapped_requests(std::move(parts), options);
   WorkerPool pool(static_cast<int>(std::min<int64_t>(options.in_flight, std::max<int64_t>(1, std::ssize(requests)))));
+  std::mutex mutex;
+  int64_t done = 0;
   pool.parallel_for(std::ssize(requests), 1, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) bring_in(requests[static_cast<size_t>(i)]);
+    for (int64_t i = begin; i < end; ++i) {
+      const MappedPart request = requests[static_cast<size_t>(i)];
+      bring_in(request);
+      if (!on_progress) continue;
+      const std::lock_guard lock(mutex);
+      done += std::ssize(request);
+      on_progress(done);
+    }
   });
 }
 

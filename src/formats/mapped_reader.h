@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -21,7 +22,9 @@ using MappedPart = std::span<const std::byte>;  // of a file mapping
 [[nodiscard]] std::vector<MappedPart> plan_mapped_requests(std::vector<MappedPart> parts,
                                                            const MappedReadOptions& options = {});
 
-// Returns when the pages of all parts are in memory and mapped. Pages beside the parts are not read.
-void read_mapped(std::vector<MappedPart> parts, const MappedReadOptions& options = {});
+// Returns when the pages of all parts are in memory and mapped. Pages beside the parts are not read. `on_progress`, if given,
+// is told after each request how many bytes are done, from one thread at a time; what it throws is thrown here.
+void read_mapped(std::vector<MappedPart> parts, const MappedReadOptions& options = {},
+                 const std::function<void(int64_t done)>& on_progress = {});
 
 }  // namespace weft

@@ -23,10 +23,10 @@ ByteCount trunk_bytes(const Checkpoint& checkpoint, LayerRange range) {
   return sum;
 }
 
-void read_trunk(const Checkpoint& checkpoint, LayerRange range) {
+void read_trunk(const Checkpoint& checkpoint, LayerRange range, const std::function<void(int64_t done)>& on_progress) {
   std::vector<MappedPart> parts;
   for (const StoredPart& part : trunk_parts(checkpoint, range)) parts.push_back(checkpoint.bytes_of(part));
-  read_mapped(std::move(parts));
+  read_mapped(std::move(parts), {}, on_progress);
 }
 
 }  // namespace weft

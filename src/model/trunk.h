@@ -2,6 +2,7 @@
 // brought in when a token needs it.
 #pragma once
 
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -15,7 +16,8 @@ namespace weft {
 [[nodiscard]] std::vector<StoredPart> trunk_parts(const Checkpoint& checkpoint, LayerRange range);
 [[nodiscard]] ByteCount trunk_bytes(const Checkpoint& checkpoint, LayerRange range);
 
-// Brings the trunk into memory at the speed of the disk.
-void read_trunk(const Checkpoint& checkpoint, LayerRange range);
+// Brings the trunk into memory at the speed of the disk. `on_progress`, if given, is told the bytes done so far, of
+// trunk_bytes() at the end, from one thread at a time; what it throws ends the reading.
+void read_trunk(const Checkpoint& checkpoint, LayerRange range, const std::function<void(int64_t done)>& on_progress = {});
 
 }  // namespace weft

@@ -1,5 +1,5 @@
-// What an executor knows of its sequences when a decision is taken: their ids, the tokens they will have consumed, and whether a
-// step may go on from them. The same for stages in this process and for stages elsewhere.
+// What an executor knows of its sequences when a decision is taken: their ids, the tokens they will have consumed, and whether
+// a step may go on from them. The same for stages in this process and for stages elsewhere.
 #pragma once
 
 #include <cstdint>

@@ -44,7 +44,8 @@ void StageRunner::forget_all() {
 SequenceState& StageRunner::state(SequenceId sequence) {
   const auto at = states_.find(sequence);
   if (at == states_.end() || broken_.contains(sequence)) {
-    fail(ErrorKind::unavailable, kPlace, "sequence {}: wanted a usable state, found that an earlier step of it failed", sequence);
+    fail(ErrorKind::unavailable, kPlace, "sequence {}: wanted a usable state, found that an earlier step of it failed",
+         sequence);
   }
   return at->second;
 }
@@ -79,7 +80,7 @@ Stage::Output StageRunner::forward(const StageStep& open, Handover in, Batch& ba
 }
 
 std::vector<RowsResult> StageRunner::results(const StageStep& open, const Batch& batch, const Tensor& logits,
-                                                            const std::vector<Extended>& extended) {
+                                             const std::vector<Extended>& extended) {
   const int64_t vocab = stage_->vocab_size();
   const auto rows_of = [&](int64_t first, int64_t count) {
     return TensorView{DType::f32, {count, vocab}, logits.view().data + first * vocab * static_cast<int64_t>(sizeof(float))};

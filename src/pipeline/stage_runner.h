@@ -46,9 +46,9 @@ class StageRunner {
   [[nodiscard]] MemoryUse memory() const;
   [[nodiscard]] int64_t sequences() const { return static_cast<int64_t>(states_.size()); }
 
-  void create(SequenceId sequence);                    // empty
-  void fork(SequenceId sequence, SequenceId as);       // throws as state()
-  void forget(SequenceId sequence);                    // an unknown one is ignored
+  void create(SequenceId sequence);               // empty
+  void fork(SequenceId sequence, SequenceId as);  // throws as state()
+  void forget(SequenceId sequence);               // an unknown one is ignored
   void forget_all();
   // Throws unavailable for a sequence that is not here or of which a step failed.
   [[nodiscard]] SequenceState& state(SequenceId sequence);

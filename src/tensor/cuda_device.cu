@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "tensor/built_with_cuda.h"
 #include "tensor/cuda_device.h"
 
 namespace weft {
@@ -57,6 +58,8 @@ std::shared_ptr<Device> open_cuda_device() {
   }
   return std::make_shared<CudaDevice>();
 }
+
+bool built_with_cuda() { return true; }
 
 CudaDevice::CudaDevice() {
   check_cuda(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "stream");

@@ -19,7 +19,7 @@ namespace {
 using namespace remote_test;
 using testing::HasSubstr;
 
-constexpr double kTimeout = 10.0;
+constexpr double kTimeout = 60.0;
 
 std::unique_ptr<MessageStream> connect_to(const std::string& address) {
   return connect_grpc({address, "stage-0"}, {}, kTimeout);
@@ -124,6 +124,34 @@ TEST(GrpcFaults, CancelByOneEndFreesTheOtherThatWaits) {
           << by_client << reads;
     }
   }
+}
+
+TEST(GrpcFaults, CancelByAServerThatWritesFreesAClientThatOnlyWrites) {
+  HeldServer server;
+  const auto client = connect_to(server.address());
+  MessageStream& other = server.stream();
+  Failure lost;
+  std::thread writer([&] { lost = failure_of([&] { fill(*client); }); });
+  EXPECT_THAT(cancelled_while(other, [&] { fill(other); }).message, HasSubstr("had enough"));
+  writer.join();
+  EXPECT_EQ(lost.kind, ErrorKind::stage_lost);
+}
+
+TEST(GrpcFaults, AfterCancelNothingIsReadThoughItHasCome) {
+  HeldServer server;
+  const auto client = connect_to(server.address());
+  MessageStream& other = server.stream();
+  for (int i = 0; i < 3; ++i) {
+    client->write(message_of("from the client"));
+    other.write(message_of("from the server"));
+  }
+  EXPECT_EQ(text_of(*client->read()), "from the server");
+  EXPECT_EQ(text_of(*other.read()), "from the client");
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));  // the next ones are read ahead
+  client->cancel("had enough");
+  EXPECT_THAT(failure_of([&] { (void)client->read(); }).message, HasSubstr("had enough"));
+  other.cancel("so had I");
+  EXPECT_EQ(failure_of([&] { (void)other.read(); }).kind, ErrorKind::stage_lost);
 }
 
 TEST(GrpcFaults, ADestroyedClientIsALostOne) {

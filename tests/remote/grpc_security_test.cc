@@ -1,11 +1,17 @@
 // Who may talk to whom (distributed.md 8): certificates, tokens, plaintext.
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <memory>
 #include <string>
 
+#include <grpcpp/create_channel.h>
+#include <grpcpp/generic/generic_stub.h>
 #include <openssl/ssl.h>
 
+#include "pipeline/remote/grpc_call.h"
+#include "pipeline/remote/grpc_credentials.h"
+#include "pipeline/remote/grpc_names.h"
 #include "pipeline/remote/grpc_transport.h"
 #include "pipeline/remote/tls_probe.h"
 
@@ -25,7 +31,7 @@ using testing::Not;
 using testing::UnorderedElementsAre;
 using testing_support::TemporaryFolder;
 
-constexpr double kTimeout = 10.0;
+constexpr double kTimeout = 60.0;
 constexpr TestValidity kPast{-7200, -3600};
 constexpr TestValidity kFuture{3600, 7200};
 
@@ -87,7 +93,7 @@ TEST_F(GrpcSecurity, NamesOfHosts) {
   EXPECT_TRUE(names("*.example.com", "a.example.com:80"));
   EXPECT_FALSE(names("*.example.com", "a.b.example.com:80"));
   EXPECT_FALSE(names("*.example.com", "example.com:80"));
-  EXPECT_FALSE(names("*.com", "com:80"));
+  EXPECT_FALSE(names("*.com", "a.com:80"));
   EXPECT_FALSE(names("*", "a:80"));
   EXPECT_FALSE(names("*.0.0.1", "127.0.0.1:80"));
   EXPECT_TRUE(names("0:0:0:0:0:0:0:1", "[::1]:80"));
@@ -111,7 +117,9 @@ TEST_F(GrpcSecurity, TheHandlerLearnsWhoCalled) {
 }
 
 TEST_F(GrpcSecurity, AServerOfAnotherAuthorityIsRefused) {
-  const Failure refused = connect(stranger_.issue("stage-1", {"DNS:stage-1"}), coordinator_);
+  TransportSecurity server = stranger_.issue("stage-1", {"DNS:stage-1"});
+  server.ca = authority_.file();  // it trusts the client; the client does not trust it
+  const Failure refused = connect(server, coordinator_);
   EXPECT_EQ(refused.kind, ErrorKind::security);
   EXPECT_THAT(refused.message, HasSubstr("node 'stage-1' at 127.0.0.1:"));
   EXPECT_THAT(refused.message, HasSubstr("its certificate is refused: "));
@@ -269,6 +277,64 @@ TEST_F(GrpcSecurity, TokensAreProvenWithoutTls) {
   EXPECT_THAT(none.message, HasSubstr("wanted a nonce"));
   const Failure nobody = connect({}, client);  // a server that does not know the token
   EXPECT_EQ(nobody.kind, ErrorKind::security);
+}
+
+// A caller that goes its own way, unlike connect_grpc().
+std::unique_ptr<GrpcStream> call(const std::string& address, const char* method, const std::string& nonce) {
+  const auto channel = grpc::CreateChannel("dns:///" + address, grpc::InsecureChannelCredentials());
+  const auto call = std::make_shared<GrpcClientCall>(address, channel);
+  auto stream = std::make_unique<GrpcStream>(call);
+  if (!nonce.empty()) call->context().AddMetadata(kNonceKey, nonce);
+  grpc::GenericStub(channel).PrepareBidiStreamingCall(&call->context(), method, {}, call.get());
+  call->start();
+  return stream;
+}
+
+TEST_F(GrpcSecurity, ACallerThatProvesNothingReachesNoHandler) {
+  TransportSecurity security;
+  security.token_file = write_token(path("token"), std::string(40, 'a'));
+  std::atomic<int> handled = 0;
+  GrpcServer server("127.0.0.1:0", security, [&](const GrpcPeer&, std::unique_ptr<MessageStream> stream) {
+    ++handled;
+    stream->finish();
+  });
+  const auto refused = [&](const std::string& nonce, const std::string& proof) {
+    const auto stream = call(server.address(), kStreamMethod, nonce);
+    return failure_of([&] {
+             if (!proof.empty()) stream->write(message_of(proof));
+             (void)stream->read();
+           })
+        .message;
+  };
+  EXPECT_THAT(refused("", ""), HasSubstr("wanted a nonce"));
+  EXPECT_THAT(refused("short", ""), HasSubstr("wanted a nonce"));
+  EXPECT_THAT(refused(random_nonce(), std::string(32, 'x')), HasSubstr("the token is not that of this cluster"));
+  // What the server said of itself proves nothing about the caller.
+  const std::string nonce = random_nonce();
+  const TokenChallenge guess(std::string(40, 'b'), nonce, nonce);
+  EXPECT_THAT(refused(nonce, guess.server_proof()), HasSubstr("the token is not that of this cluster"));
+  EXPECT_EQ(handled, 0);
+}
+
+TEST_F(GrpcSecurity, ProofsDependOnTheTokenTheNoncesAndTheRole) {
+  const TokenChallenge one("token", "client", "server");
+  EXPECT_EQ(one.client_proof().size(), TokenChallenge::kBytes);
+  EXPECT_EQ(one.client_proof(), TokenChallenge("token", "client", "server").client_proof());
+  EXPECT_NE(one.client_proof(), one.server_proof());
+  EXPECT_NE(one.client_proof(), TokenChallenge("tokem", "client", "server").client_proof());
+  EXPECT_NE(one.client_proof(), TokenChallenge("token", "cliemt", "server").client_proof());
+  EXPECT_NE(one.client_proof(), TokenChallenge("token", "client", "servet").client_proof());
+  EXPECT_NE(random_nonce(), random_nonce());
+  EXPECT_TRUE(same_secret("abc", "abc"));
+  EXPECT_FALSE(same_secret("abc", "abd"));
+  EXPECT_FALSE(same_secret("abc", "abcd"));
+}
+
+TEST_F(GrpcSecurity, OtherMethodsAreRefusedByName) {
+  GrpcServer server("127.0.0.1:0", {}, echo);
+  const auto stream = call(server.address(), "/grpc.health.v1.Health/Check", "");
+  EXPECT_THAT(failure_of([&] { (void)stream->read(); }).message,
+              HasSubstr("wanted a call of /weft.Stage/Stream, found /grpc.health"));
 }
 
 TEST_F(GrpcSecurity, TokenFilesThatCannotBeUsedAreRefusedByName) {

@@ -17,7 +17,7 @@ using testing::Not;
 using testing::StartsWith;
 using testing_support::TemporaryFolder;
 
-constexpr double kTimeout = 10.0;
+constexpr double kTimeout = 60.0;
 
 std::unique_ptr<MessageStream> connect_to(const GrpcServer& server) {
   return connect_grpc({server.address(), "stage-0"}, {}, kTimeout);

@@ -69,7 +69,7 @@ class Awaited {
  public:
   void give(T value) { promise_.set_value(std::move(value)); }
   [[nodiscard]] T take() {
-    if (future_.wait_for(std::chrono::seconds(20)) != std::future_status::ready)
+    if (future_.wait_for(std::chrono::seconds(60)) != std::future_status::ready)
       fail(ErrorKind::internal, "test", "nothing came");
     return future_.get();
   }

@@ -101,7 +101,7 @@ TEST(Frame, NoTensorByteIsCopied) {
 // Every value that a conversion would change: NaNs with a payload, both zeros, subnormals, infinities, and the ends of
 // integers.
 std::shared_ptr<const Tensor> edge_values(DType dtype) {
-  const auto words = [&]<class T>(std::vector<T> values) {
+  const auto words = [&]<class T>(const std::vector<T>& values) {
     return tensor_of(dtype, {static_cast<int64_t>(values.size())}, values);
   };
   switch (dtype) {
@@ -167,7 +167,7 @@ TEST(Frame, D6CodesWithoutATypeAreRefusedByName) {
   EXPECT_EQ(refusal(16), "[frame] dtype code: wanted 0 to 7 or 9 to 15, found 16 (e8m0)");
   EXPECT_EQ(refusal(200), "[frame] dtype code: wanted 0 to 7 or 9 to 15, found 200");
   // The same inside a frame.
-  for (const uint8_t code : {8, 16, 200}) {
+  for (const uint8_t code : {uint8_t{8}, uint8_t{16}, uint8_t{200}}) {
     std::vector<std::byte> message = encoded(with({message_of("x")})).front();
     put(message.data() + entry_at(0, 1) + kTensorDTypeAt, code);
     sign(message);

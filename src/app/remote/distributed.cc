@@ -1,40 +1,102 @@
 // Models whose stages run in other processes.
+#include <map>
+#include <mutex>
+
 #include "app/commit.h"
 #include "app/flags.h"
 #include "app/terminal.h"
 #include "engine/remote/remote_loader.h"
+#include "pipeline/plan.h"
 #include "pipeline/remote/grpc_transport.h"
 #include "pipeline/remote/local_cluster.h"
-#include "pipeline/plan.h"
+#include "pipeline/remote/remote_executor.h"
+#include "pipeline/wire/link.h"
 
 namespace weft {
 namespace {
 
+// Lines and the progress of all stages together, on one standard error.
+class LoadDisplay {
+ public:
+  void note(const std::string& line) {
+    const std::lock_guard lock(mutex_);
+    status_.clear();
+    write_note(line);
+  }
+  void progress(int64_t stage, int64_t done, int64_t total) {
+    const std::lock_guard lock(mutex_);
+    if (over_) return;
+    stages_[stage] = {done, total};
+    int64_t done_of_all = 0;
+    int64_t total_of_all = 0;
+    for (const auto& [of, bytes] : stages_) {
+      done_of_all += bytes.first;
+      total_of_all += bytes.second;
+    }
+    status_.progress("bytes", done_of_all, total_of_all);
+  }
+  // The first load: what stages read when they come back is not shown over an answer.
+  void end() {
+    const std::lock_guard lock(mutex_);
+    status_.clear();
+    over_ = true;
+  }
+
+ private:
+  std::mutex mutex_;
+  StatusLine status_;                                      // guarded by mutex_
+  std::map<int64_t, std::pair<int64_t, int64_t>> stages_;  // bytes done and in all; guarded by mutex_
+  bool over_ = false;                                      // guarded by mutex_
+};
+
+LoadedExecutor connect_and_load(RemoteModelOptions remote, const std::shared_ptr<LoadDisplay>& display) {
+  remote.loading = [display](int64_t stage, int64_t done, int64_t total) { display->progress(stage, done, total); };
+  LoadedExecutor loaded = load_remote_executor(std::move(remote));
+  display->end();
+  return loaded;
+}
+
 void apply(const ModelFlags& flags, ClusterTimeouts& timeouts) {
   timeouts.stage = flags.stage_timeout.value_or(timeouts.stage);
+  timeouts.connect = flags.connect_timeout.value_or(timeouts.connect);
   timeouts.load = flags.load_timeout.value_or(timeouts.load);
+  timeouts.heartbeat_interval = flags.heartbeat_interval.value_or(timeouts.heartbeat_interval);
+  timeouts.heartbeat_misses = flags.heartbeat_misses.value_or(timeouts.heartbeat_misses);
+}
+
+void apply(const ModelFlags& flags, ClusterSecurity& security) {
+  security.allow_insecure = security.allow_insecure || flags.insecure;
+  if (!flags.tls_cert.empty()) security.cert = flags.tls_cert;
+  if (!flags.tls_key.empty()) security.key = flags.tls_key;
+  if (!flags.tls_ca.empty()) security.ca = flags.tls_ca;
+  if (!flags.token_file.empty()) security.token_file = flags.token_file;
 }
 
 }  // namespace
 
 LoadedExecutor ModelFlags::load_distributed() const {
   RemoteModelOptions remote;
+  remote.activation = activation_dtype;
   remote.model = options();
   remote.build = fmt::format("0.1.0 {}", kBuildCommit);
   remote.trace = pp_trace;
-  remote.progress = [](const std::string& line) { write_note(line); };
+  const auto display = std::make_shared<LoadDisplay>();
+  remote.progress = [display](const std::string& line) { display->note(line); };
   if (!distributed_config.empty()) {
-    remote.cluster = read_cluster_config(distributed_config);
+    // The file is read with what the command line allows: it refuses plaintext to other hosts itself.
+    ClusterSecurity given;
+    apply(*this, given);
+    remote.cluster = read_cluster_config(distributed_config, given);
     if (pp_size && *pp_size != remote.cluster.stages) {
-      fail(ErrorKind::bad_input, "command line", "P07: --pp-size {}: wanted the {} stages of {}", *pp_size, remote.cluster.stages,
-           distributed_config);
+      fail(ErrorKind::bad_input, "command line", "P07: --pp-size {}: wanted the {} stages of {}", *pp_size,
+           remote.cluster.stages, distributed_config);
     }
     if (remote.model.pp_layers) remote.cluster.layers = *remote.model.pp_layers;
-    remote.cluster.security.allow_insecure = remote.cluster.security.allow_insecure || insecure;
     const TransportSecurity security = transport_security(remote.cluster.security);
     for (int64_t s = 0; s < remote.cluster.stages; ++s) security.require_usable(remote.cluster.stage(s).address);
     apply(*this, remote.cluster.timeouts);
-    return load_remote_executor(std::move(remote));
+    remote.link = wire.options(security.tls());
+    return connect_and_load(std::move(remote), display);
   }
   // The split is checked before anything is started.
   const std::shared_ptr<const ModelConfig> config = load_model_config(dir);
@@ -60,13 +122,19 @@ LoadedExecutor ModelFlags::load_distributed() const {
   auto processes = std::make_shared<LocalCluster>(std::move(local));
   remote.cluster = processes->config();
   remote.before_connect = [cluster = processes.get()](int64_t stage) { cluster->check(stage); };
-  remote.progress = [](const std::string& line) {
-    if (line.find("waiting for") == std::string::npos) write_note(line);  // they start with this process
+  remote.progress = [display](const std::string& line) {
+    if (line.find("waiting for") == std::string::npos) display->note(line);  // they start with this process
   };
   remote.processes = processes;
-  LoadedExecutor loaded = load_remote_executor(std::move(remote));
+  remote.link = wire.options(true);
+  LoadedExecutor loaded = connect_and_load(std::move(remote), display);
   processes->reached();
   return loaded;
+}
+
+Json stage_report(Executor& executor) {
+  auto* const remote = dynamic_cast<RemoteExecutor*>(&executor);
+  return remote != nullptr ? remote->stage_report() : Json::array();
 }
 
 }  // namespace weft

@@ -139,6 +139,16 @@ Figure::Limit limit_of(const StepCost& cost, const Batch& batch, const Figure& b
 
 }  // namespace
 
+Samples decode_rates(Executor& executor, int64_t requests, int64_t tokens, int repeats) {
+  Samples samples;
+  for (int repeat = 0; repeat < repeats; ++repeat) {
+    std::optional<Timer> timer;
+    run(executor, {requests, tokens}, nullptr, [&] { timer.emplace(); }, [] {});
+    samples.push_back(static_cast<double>(requests * tokens) / timer->seconds());
+  }
+  return samples;
+}
+
 Record bench_batch(const BatchOptions& options) {
   if (options.model.backend == ops::Backend::cuda) {  // whose arithmetic has no measured limit yet
     fail(ErrorKind::unsupported, "bench", "batch: wanted a model on the CPU, found --device cuda");

@@ -23,4 +23,7 @@ struct BatchOptions {
 // its operations at the peak arithmetic.
 [[nodiscard]] Record bench_batch(const BatchOptions& options);
 
+// The same of any executor, without a limit: one value for each repeat.
+[[nodiscard]] Samples decode_rates(Executor& executor, int64_t requests, int64_t tokens, int repeats);
+
 }  // namespace weft::bench

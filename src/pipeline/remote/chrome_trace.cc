@@ -1,5 +1,7 @@
 #include "pipeline/remote/chrome_trace.h"
 
+#include <chrono>
+
 #include <fmt/format.h>
 
 #include "base/error.h"
@@ -7,7 +9,8 @@
 
 namespace weft {
 
-ChromeTrace::ChromeTrace(const std::filesystem::path& file) : file_(file) {
+ChromeTrace::ChromeTrace(const std::filesystem::path& file)
+    : file_(file), origin_(std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count()) {
   if (!file_) fail(ErrorKind::bad_input, file.string(), "wanted a file to write the trace into, found none that opens");
   file_ << "[";
 }
@@ -26,16 +29,16 @@ void ChromeTrace::name_stage(int64_t stage, std::string_view name) {
 }
 
 void ChromeTrace::span(int64_t stage, std::string_view kind, double begin, double end, uint64_t step, int64_t rows) {
-  const std::lock_guard lock(mutex_);
-  if (!has_origin_) {
-    origin_ = begin;
-    has_origin_ = true;
-  }
   if (end <= begin) return;
-  const Json event = {{"name", std::string(kind)}, {"cat", "pipeline"},
-                      {"ph", "X"},                 {"pid", stage + 1},
-                      {"tid", std::string(kind)},  {"ts", (begin - origin_) * 1e6},
-                      {"dur", (end - begin) * 1e6}, {"args", {{"step", step}, {"rows", rows}}}};
+  const std::lock_guard lock(mutex_);
+  const Json event = {{"name", std::string(kind)},
+                      {"cat", "pipeline"},
+                      {"ph", "X"},
+                      {"pid", stage + 1},
+                      {"tid", std::string(kind)},
+                      {"ts", (begin - origin_) * 1e6},
+                      {"dur", (end - begin) * 1e6},
+                      {"args", {{"step", step}, {"rows", rows}}}};
   write(event.dump());
 }
 

@@ -1,4 +1,5 @@
-// A trace file that chrome://tracing and Perfetto open: one row a stage and kind of work, written as it happens.
+// A trace file that chrome://tracing and Perfetto open: one row a stage and kind of work, written as it happens. Times are
+// microseconds since the trace was opened.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +20,7 @@ class ChromeTrace {
 
   // Row names: process `stage` (-1: the coordinator).
   void name_stage(int64_t stage, std::string_view name);
-  // A span in seconds of one clock; nothing for one that has no length.
+  // A span in seconds of this process's steady clock; nothing for one that has no length.
   void span(int64_t stage, std::string_view kind, double begin, double end, uint64_t step, int64_t rows);
 
  private:
@@ -28,8 +29,7 @@ class ChromeTrace {
   std::mutex mutex_;
   std::ofstream file_;
   bool first_ = true;
-  double origin_ = 0.0;
-  bool has_origin_ = false;
+  double origin_;  // seconds
 };
 
 }  // namespace weft

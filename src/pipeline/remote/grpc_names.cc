@@ -1,6 +1,9 @@
 #include "pipeline/remote/grpc_names.h"
 
 #include <fmt/format.h>
+#include <grpc/grpc.h>
+
+#include "pipeline/remote/grpc_transport.h"
 
 namespace weft {
 namespace {
@@ -13,5 +16,7 @@ grpc::Status refusal(grpc::StatusCode code, const std::string& message) {
   if (message.size() <= kLongest) return {code, message};
   return {code, fmt::format("{}... ({} bytes more)", message.substr(0, kLongest), message.size() - kLongest)};
 }
+
+std::string grpc_version() { return ::grpc_version_string(); }
 
 }  // namespace weft

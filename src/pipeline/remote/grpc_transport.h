@@ -74,6 +74,8 @@ class GrpcServer {
   std::unique_ptr<Impl> impl_;
 };
 
+[[nodiscard]] std::string grpc_version();  // of the library: "1.51.1"
+
 // Connects and waits until the other end has accepted the call. Throws unreachable naming address and reason when there is no
 // connection within `timeout` seconds (refused, no route, silence), security when certificates or tokens do not agree, as
 // require_usable().

@@ -31,8 +31,8 @@ void add_differences(wire::HelloReply& reply, const wire::Hello& mine, const wir
 // "protocol: wanted 1, found 2; cluster: wanted 'a', found 'b'"
 [[nodiscard]] std::string differences_text(const wire::HelloReply& reply);
 
-// Sends `hello` and takes the answer. Throws handshake naming every difference, stage_lost after `seconds` of silence. The link's
-// reader must not run yet.
+// Sends `hello` and takes the answer. Throws handshake naming every difference, stage_lost after `seconds` of silence. The
+// link's reader must not run yet.
 wire::HelloReply exchange_hello(Link& link, const wire::Hello& hello, double seconds);
 
 // Layers of a stage of a plan that came from elsewhere. Throws bad_input for a stage that it lacks and for an empty range.
@@ -42,8 +42,9 @@ struct LinkMeasure {
   double round_trip = 0.0;  // seconds, median
   double bandwidth = 0.0;   // bytes/s there and back, median
 };
-// Sends `bytes` there and back, `repeats` times.
-[[nodiscard]] LinkMeasure measure_link(std::unique_ptr<MessageStream> stream, const LinkOptions& options, const wire::Hello& hello,
-                                       int64_t bytes, int repeats);
+// Sends up to `bytes` there and back, `repeats` times: so many that it takes a quarter of a second, if there are so many.
+// Throws as exchange_hello(), stage_lost when the whole takes longer than 30 s.
+[[nodiscard]] LinkMeasure measure_link(std::unique_ptr<MessageStream> stream, const LinkOptions& options,
+                                       const wire::Hello& hello, int64_t bytes, int repeats);
 
 }  // namespace weft

@@ -13,8 +13,8 @@ namespace weft {
 
 class LinkWatch {
  public:
-  // Pings every `interval` seconds; silence of `limit` seconds ends the link with "no sign of life for ... s". The link outlives
-  // the watch.
+  // Pings every `interval` seconds; silence of `limit` seconds ends the link with "no sign of life for ... s". The link
+  // outlives the watch.
   LinkWatch(Link& link, double interval, double limit);
   ~LinkWatch();
   LinkWatch(const LinkWatch&) = delete;

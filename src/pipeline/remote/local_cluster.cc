@@ -77,7 +77,8 @@ void LocalCluster::start(int64_t stage) {
   worker.log = folder_ / (node.id + ".log");
   std::vector<std::string> words = {"weft", "stage"};
   words.insert(words.end(), options_.arguments.begin(), options_.arguments.end());
-  for (const std::string& word : {std::string("--distributed-config"), config_.file.string(), std::string("--node-id"), node.id}) {
+  for (const std::string& word :
+       {std::string("--distributed-config"), config_.file.string(), std::string("--node-id"), node.id}) {
     words.push_back(word);
   }
   std::vector<char*> argv;

@@ -19,7 +19,7 @@
 namespace weft {
 
 struct LocalClusterOptions {
-  std::filesystem::path program;       // weft
+  std::filesystem::path program;  // weft
   int64_t stages = 1;
   std::vector<std::string> arguments;  // of `weft stage` beside --distributed-config and --node-id
   ClusterTimeouts timeouts;
@@ -35,8 +35,8 @@ class LocalCluster {
 
   [[nodiscard]] const ClusterConfig& config() const { return config_; }
   [[nodiscard]] pid_t pid(int64_t stage) const { return workers_[static_cast<size_t>(stage)].pid; }
-  // A worker that ended before it was ever reached is an error with its last words (bad_checkpoint: what a model lacks shows there);
-  // one that ended later is started again.
+  // A worker that ended before it was ever reached is an error with its last words (bad_checkpoint: what a model lacks shows
+  // there); one that ended later is started again.
   void check(int64_t stage);
   void reached() { reached_ = true; }  // all workers were connected once
 

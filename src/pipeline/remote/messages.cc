@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <set>
 #include <utility>
 
 #include <openssl/evp.h>
@@ -60,7 +61,8 @@ SampleRequest from_wire(const wire::Sample& sample) {
 Frame message_frame(FrameType type, const google::protobuf::MessageLite& message) {
   auto bytes = std::make_shared<std::string>();
   if (!message.SerializeToString(bytes.get())) {
-    fail(ErrorKind::bad_input, kPlace, "{}: wanted a message below 2 GiB, found one that cannot be encoded", message.GetTypeName());
+    fail(ErrorKind::bad_input, kPlace, "{}: wanted a message below 2 GiB, found one that cannot be encoded",
+         message.GetTypeName());
   }
   Frame frame;
   frame.type = type;
@@ -127,11 +129,27 @@ wire::Step to_wire(const StageStep& step, const std::vector<int64_t>& starts, bo
   return made;
 }
 
+void check_sample(const SampleRequest& request, int64_t vocab) {
+  const auto words = static_cast<size_t>((vocab + 31) / 32);
+  if (!request.allowed.empty() && request.allowed.size() != words) {
+    fail(ErrorKind::bad_input, kPlace, "allowed: wanted {} words for {} ids, found {}", words, vocab, request.allowed.size());
+  }
+  for (const std::vector<int32_t>* ids : {&request.prompt, &request.history, &request.never_penalised}) {
+    for (const int32_t id : *ids) {
+      if (id < 0 || id >= vocab) fail(ErrorKind::bad_input, kPlace, "wanted ids in [0, {}), found {}", vocab, id);
+    }
+  }
+}
+
 StageStep from_wire(const wire::Step& step) {
   StageStep made;
+  std::set<SequenceId> seen;
   for (const wire::Rows& rows : step.rows()) {
     Rows& to = made.step.rows.emplace_back();
     to.sequence = SequenceId(rows.sequence());
+    if (!seen.insert(to.sequence).second) {
+      fail(ErrorKind::bad_input, kPlace, "wanted each sequence once in a step, found sequence {} twice", to.sequence);
+    }
     to.ids.assign(rows.ids().begin(), rows.ids().end());
     if (to.ids.empty()) fail(ErrorKind::bad_input, kPlace, "sequence {}: wanted at least one token, found none", to.sequence);
     if (rows.logits() > static_cast<uint32_t>(Rows::Logits::all)) {
@@ -139,6 +157,14 @@ StageStep from_wire(const wire::Step& step) {
     }
     to.logits = static_cast<Rows::Logits>(rows.logits());
     to.checkpoints.assign(rows.checkpoints().begin(), rows.checkpoints().end());
+    int64_t before = 0;
+    for (const int64_t offset : to.checkpoints) {
+      if (offset <= before || offset > static_cast<int64_t>(to.ids.size())) {
+        fail(ErrorKind::bad_input, kPlace, "sequence {}: wanted checkpoints that ascend in (0, {}], found {}", to.sequence,
+             to.ids.size(), offset);
+      }
+      before = offset;
+    }
     if (rows.checkpoint_ids_size() != rows.checkpoints_size()) {
       fail(ErrorKind::bad_input, kPlace, "sequence {}: wanted an id for each of {} checkpoints, found {}", to.sequence,
            rows.checkpoints_size(), rows.checkpoint_ids_size());
@@ -204,8 +230,8 @@ std::vector<RowsResult> results_of(const Frame& frame, const wire::Done& done, c
   return made;
 }
 
-void add_state(Frame& frame, google::protobuf::RepeatedPtrField<std::string>& names, const std::map<std::string, TensorView>& tensors,
-               const std::shared_ptr<const void>& owner) {
+void add_state(Frame& frame, google::protobuf::RepeatedPtrField<std::string>& names,
+               const std::map<std::string, TensorView>& tensors, const std::shared_ptr<const void>& owner) {
   for (const auto& [name, view] : tensors) {
     *names.Add() = name;
     frame.tensors.push_back({TensorKind::cache, view, owner});

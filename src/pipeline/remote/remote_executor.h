@@ -1,12 +1,13 @@
 // Stages in other processes and on other hosts, behind an Executor (docs/distributed.md).
 //
-// The coordinator numbers every decision (create, fork, release, step, ...) and sends it to all stages; boundaries go from stage to
-// stage; each stage says when it is done, the last one with the sampled tokens. Several steps may be on their way.
+// The coordinator numbers every decision (create, fork, release, step, ...) and sends it to all stages; boundaries go from
+// stage to stage; each stage says when it is done, the last one with the sampled tokens. Several steps may be on their way.
 //
-// Failure: a link that is lost or silent, a stage that does not finish a step in time, or one that reports a lost neighbour ends the
-// epoch: every open step completes with stage_lost or stage_timeout, which names the stage and the cause, all sequences are dead, and
-// decisions are refused with that reason until a thread of the executor has connected to all stages again. Nothing waits for ever.
-// A failure of one step that leaves the stages in order (bad input, no memory) is the failure of that step alone.
+// Failure: a link that is lost or silent, a stage that does not finish a step in time, or one that reports a lost neighbour
+// ends the epoch: every open step completes with stage_lost or stage_timeout, which names the stage and the cause, all
+// sequences are dead, and decisions are refused with that reason until a thread of the executor has connected to all stages
+// again. Nothing waits for ever. A failure of one step that leaves the stages in order (bad input, no memory) is the failure of
+// that step alone.
 #pragma once
 
 #include <cstdint>
@@ -40,13 +41,16 @@ struct RemoteOptions {
   // Before each try to connect to a stage; throws when that cannot succeed (a worker process that ended). May be empty.
   std::function<void(int64_t stage)> before_connect;
   std::function<void(const std::string& line)> progress;  // of connecting and loading; from several threads
-  std::filesystem::path trace;                            // Chrome trace of the run (docs/distributed.md, "Trace"); empty: none
+  // Bytes of a stage's weights that every token reads, while it loads them; from several threads. May be empty.
+  std::function<void(int64_t stage, int64_t done, int64_t total)> loading;
+  std::filesystem::path trace;  // Chrome trace of the run (docs/distributed.md, "Trace"); empty: none
 };
 
 class RemoteExecutor final : public Executor {
  public:
   // Connects to all stages, in any order in which they come up, until the load timeout; loads them. Throws unreachable (no
-  // connection in that time), handshake (all differences of all stages), security, what the plan and the loading of a stage throw.
+  // connection in that time), handshake (all differences of all stages), security, what the plan and the loading of a stage
+  // throw.
   explicit RemoteExecutor(RemoteOptions options);
   ~RemoteExecutor() override;
   RemoteExecutor(const RemoteExecutor&) = delete;
@@ -77,7 +81,8 @@ class RemoteExecutor final : public Executor {
   // Whether all stages are connected, and since when they are not.
   [[nodiscard]] bool ready() const;
   [[nodiscard]] uint64_t epoch() const;
-  // One object a stage: node, address, layers, memory as measured by the stage, seconds of compute, wait and send, idle share, bytes.
+  // One object a stage: node, address, layers, memory as measured by the stage and as planned, seconds of compute, wait and
+  // send, idle share, bytes.
   [[nodiscard]] Json stage_report();
 
  private:

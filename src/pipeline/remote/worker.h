@@ -1,5 +1,5 @@
-// A pipeline worker: loads the stage that a coordinator names and carries out its decisions, boundaries in from the stage before
-// and out to the next (docs/distributed.md).
+// A pipeline worker: loads the stage that a coordinator names and carries out its decisions, boundaries in from the stage
+// before and out to the next (docs/distributed.md).
 //
 //     Worker worker(options);
 //     GrpcServer server(bind, security, [&](const GrpcPeer& peer, std::unique_ptr<MessageStream> stream) {
@@ -7,7 +7,8 @@
 //     });
 //
 // Contract:
-// - One coordinator is served at a time. When its link ends, all its sequences are dropped and the weights are kept; the same or
+// - One coordinator is served at a time. When its link ends, all its sequences are dropped and the weights are kept; the same
+// or
 //   another coordinator may come and go on without a new load. A second one meanwhile is refused with the first one's name.
 // - A decision that fails is answered with the failure; the stage goes on. What ends a session is a lost link, a gap in the
 //   numbers of decisions, or bytes that are no frame; the worker then waits for the next coordinator.
@@ -43,25 +44,29 @@ class Control;
 
 namespace weft {
 
+class Stage;
 struct NodeAddress;
 
 struct WorkerOptions {
   std::string cluster;
   std::string node;         // id of this worker
   std::string build;        // version and commit, for messages
+  std::string features;     // what the program was built with, for weft doctor
   int64_t stage = 0;        // of the cluster file
   std::string coordinator;  // id of the node that may give orders
   std::filesystem::path model_dir;
-  int threads = 0;          // 0: all cores
+  int threads = 0;  // 0: all cores
   ops::Backend backend = ops::Backend::cpu;
   bool dummy_weights = false;
-  int64_t memory = 0;       // bytes that the stage may use; 0: what is available
+  int64_t memory = 0;  // bytes that the stage may use; 0: what is available
   ClusterTimeouts timeouts;
   LinkOptions link;
   std::filesystem::path load_audit;  // written after each load; empty: not
   // To the next stage.
   std::function<std::unique_ptr<MessageStream>(const NodeAddress& to, double timeout)> connect;
   std::function<void(const std::string& line)> log;  // from any thread
+  // Measurements and tests: what stands between the worker and its stage.
+  std::function<std::unique_ptr<Stage>(std::unique_ptr<Stage> stage)> wrap_stage;
 };
 
 class Worker {
@@ -98,7 +103,8 @@ class Worker {
   void survey(Session& session, const wire::Plan& plan, int64_t stage);
   void load(Session& session, const wire::Control& message);
   void connect(const std::shared_ptr<Session>& session);
-  void run_step(const std::shared_ptr<Session>& session, uint64_t number, const std::shared_ptr<const Frame>& frame, double queued);
+  void run_step(const std::shared_ptr<Session>& session, uint64_t number, const std::shared_ptr<const Frame>& frame,
+                double queued);
   void end_session(const std::shared_ptr<Session>& session, const std::string& reason);
   void log(const std::string& line) const;
 
@@ -109,11 +115,11 @@ class Worker {
   std::string boot_;
   std::chrono::steady_clock::time_point started_;
   mutable std::mutex mutex_;
-  std::shared_ptr<Session> session_;  // guarded by mutex_
+  std::shared_ptr<Session> session_;       // guarded by mutex_
   std::set<std::shared_ptr<Link>> links_;  // guarded by mutex_: of all connections
-  uint64_t last_epoch_ = 0;           // guarded by mutex_
-  bool stopped_ = false;              // guarded by mutex_
-  std::string stop_reason_;           // guarded by mutex_
+  uint64_t last_epoch_ = 0;                // guarded by mutex_
+  bool stopped_ = false;                   // guarded by mutex_
+  std::string stop_reason_;                // guarded by mutex_
   std::unique_ptr<Counters> counters_;
   std::unique_ptr<Loaded> loaded_;  // the compute thread only
   TaskThread compute_;              // last: what it still runs uses the members above

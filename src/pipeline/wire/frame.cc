@@ -237,11 +237,10 @@ int64_t EncodedMessage::bytes() const {
 void EncodedMessage::copy_to(std::span<std::byte> out) const {
   if (static_cast<int64_t>(out.size()) != bytes())
     fail(ErrorKind::internal, kPlace, "copy of a message: wanted room for {} bytes, found {}", bytes(), out.size());
-  std::memcpy(out.data(), head.data(), head.size());
-  std::byte* at = out.data() + head.size();
+  std::byte* at = std::copy(head.begin(), head.end(), out.data());
   for (const FrameTensor& part : parts) {
-    std::memcpy(at, part.view.data, static_cast<size_t>(part.view.bytes()));
-    at += part.view.bytes();
+    const std::span<const std::byte> piece = bytes_of(part);
+    at = std::copy(piece.begin(), piece.end(), at);
   }
 }
 
@@ -272,9 +271,10 @@ std::vector<EncodedMessage> encode_frame(const Frame& frame, const FrameLimits& 
 
   Pieces pieces(frame, offsets);
   std::vector<EncodedMessage> messages(static_cast<size_t>(count));
+  messages.front().head = std::move(first);
   for (int64_t i = 0; i < count; ++i) {
     EncodedMessage& message = messages[static_cast<size_t>(i)];
-    message.head = i == 0 ? std::move(first) : head_of(frame, kHeaderBytes, payload, false);
+    if (i > 0) message.head = head_of(frame, kHeaderBytes, payload, false);
     uint16_t flags = chunked ? kFlagChunked : 0;
     if (chunked && i == count - 1) flags |= kFlagLastChunk;
     put(message.head.data() + kFlagsAt, flags);
