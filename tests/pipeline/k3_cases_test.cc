@@ -33,6 +33,8 @@ std::string message(const std::function<void()>& body) {
 struct Case {
   std::string model;
   ops::Profile profile;
+
+  friend void PrintTo(const Case& tested, std::ostream* out) { *out << tested.model << " " << ops::to_string(tested.profile); }
 };
 
 class K3Cases : public testing::TestWithParam<Case> {
