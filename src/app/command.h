@@ -33,6 +33,7 @@ void add_trace(CLI::App& app, Command& command);
 void add_stage(CLI::App& app, Command& command);
 void add_status(CLI::App& app, Command& command);
 void add_doctor(CLI::App& app, Command& command);
+void add_certs(CLI::App& app, Command& command);
 void add_help(CLI::App& app, Command& command);
 
 // A failure with an exit code of its own.

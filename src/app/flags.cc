@@ -52,6 +52,7 @@ void ModelFlags::add(CLI::App& app, bool with_prefill_chunk) {
       ->check(CLI::IsMember({"files", "dummy"}))
       ->capture_default_str();
   app.add_flag("--reference", reference, "The plain scalar operators: slow, for comparison");
+  app.add_option("--adapter", adapter, "Adapter (LoRA) of the model: refused, no family takes one yet")->type_name("DIR");
 }
 
 void ModelFlags::add_distributed(CLI::App& app) {
@@ -84,6 +85,16 @@ void ModelFlags::add_distributed(CLI::App& app) {
       ->check(CLI::Range(int64_t{1}, int64_t{1024}));
   group->add_option("--pp-max-sequences", max_sequences, "Sequences that have state on the stages (default 64)")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
+  group->add_option("--pp-schedule", schedule, "interleave: steps follow each other; gpipe: a round of them, then the next")
+      ->check(CLI::IsMember({"interleave", "gpipe"}))
+      ->capture_default_str();
+  group->add_option("--pp-sample-at", "Where tokens are drawn: last-stage")->check(CLI::IsMember({"last-stage"}));
+  group
+      ->add_option(
+          "--activation-dtype", activation_dtype,
+          "Boundaries on the wire: f32 with profile exact, bf16 with bf16; another would change results and is refused")
+      ->check(CLI::IsMember({"f32", "bf16"}));
+  wire.add(*group);
   group->add_option("--tls-cert", tls_cert, "Certificate (PEM) instead of the cluster file's")->type_name("FILE");
   group->add_option("--tls-key", tls_key, "Its key (PEM)")->type_name("FILE");
   group->add_option("--tls-ca", tls_ca, "The authority of the other ends' certificates (PEM)")->type_name("FILE");
@@ -101,7 +112,16 @@ bool ModelFlags::distributed() const {
   return several && pp_local == "processes";
 }
 
+void refuse_adapter(const std::string& dir, const std::string& adapter) {
+  const std::shared_ptr<const ModelConfig> config = while_loading([&] { return load_model_config(dir); });
+  const Error refusal(
+      ErrorKind::unsupported, "command line",
+      fmt::format("--adapter: the family {} takes no adapters yet: wanted none, found '{}'", config->model_type, adapter));
+  throw ExitError(kExitUsage, refusal.what());  // while loading too
+}
+
 ModelOptions ModelFlags::options() const {
+  if (!adapter.empty()) refuse_adapter(dir, adapter);
   ModelOptions made;
   made.dir = dir;
   if (profile == "exact") made.profile = ops::Profile::exact;
@@ -128,6 +148,7 @@ EngineOptions ModelFlags::engine_options(const Model& model) const {
   made.prefill_chunk = prefill_chunk;
   made.micro_batch = micro_batch;
   made.max_in_flight = max_in_flight;
+  made.by_round = schedule == "gpipe";
   if (max_sequences) made.max_running = *max_sequences;
   return made;
 }

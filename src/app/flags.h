@@ -7,6 +7,7 @@
 #include <string>
 
 #include "app/command.h"
+#include "app/wire_flags.h"
 #include "engine/model.h"
 #include "engine/prompt_choice.h"
 
@@ -36,6 +37,7 @@ struct ModelFlags {
   std::string distributed_config;
   std::string pp_local = "processes";
   std::string pp_trace;
+  std::string adapter;
   std::optional<double> stage_timeout;  // seconds
   std::optional<double> connect_timeout;
   std::optional<double> load_timeout;
@@ -48,6 +50,9 @@ struct ModelFlags {
   std::string tls_key;
   std::string tls_ca;
   std::string token_file;
+  std::string schedule = "interleave";
+  std::string activation_dtype;  // empty: the profile's
+  WireFlags wire;
   bool insecure = false;
   bool reference = false;
 
@@ -95,6 +100,10 @@ struct PromptFlags {
   void add(CLI::App& app);
   [[nodiscard]] PromptChoice choice() const;
 };
+
+// For --adapter: ends with the exit code of a usage error, naming the family of the model in `dir`, of which nothing but
+// config.json is read.
+[[noreturn]] void refuse_adapter(const std::string& dir, const std::string& adapter);
 
 // What errors call an input: the file, or standard input for "-".
 [[nodiscard]] std::string input_name(const std::string& file);

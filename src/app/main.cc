@@ -106,6 +106,7 @@ int run(int argc, char** argv) {
   weft::add_stage(app, command);
   weft::add_status(app, command);
   weft::add_doctor(app, command);
+  weft::add_certs(app, command);
   weft::add_help(app, command);
   try {
     app.parse(argc, argv);

@@ -7,34 +7,51 @@
 
 #include "app/command.h"
 #include "app/flags.h"
+#include "app/plan_cluster.h"
 #include "app/terminal.h"
 #include "base/system_memory.h"
+#include "model/family_names.h"
 
 namespace weft {
 namespace {
 
 constexpr const char* kExamples =
     R"(Nothing is loaded: sizes come from the headers, or from config.json alone where there are no tensors yet.
-Exit code 3 when the model does not fit; the message names the shortfall of each stage.
+Exit code 3 when the model does not fit; the message names the shortfall of each stage. No node is contacted.
 
 Examples:
   weft plan -m models/k3-mini --pp-size 3
   weft plan -m Kimi-K3 --memory auto
   weft plan -m Kimi-K3 --pp-size 4 --node-memory 512GiB --bandwidth 400
-  weft plan -m Kimi-K3 --pp-layers 0-30,31-61,62-92 --node-memory 512GiB --reserve-fraction 0.03 --json)";
+  weft plan -m Kimi-K3 --pp-layers 0-30,31-61,62-92 --node-memory 512GiB --reserve-fraction 0.03 --json
+  weft plan -m Kimi-K3 --distributed-config cluster.toml --pp-balance latency --plan-out manual.toml
+  weft plan --families)";
 
 constexpr int64_t kMostTokens = 32768;  // reserved for a sequence unless --tokens says more
 
 struct Flags {
   std::string dir;
-  PlanOptions options;
+  std::string cluster;
+  std::string plan_out;
+  std::string adapter;
+  std::optional<int64_t> stages;
+  std::string layers;
+  std::string balance = "memory";
   std::string node_memory;
   std::string memory;
+  std::optional<double> reserve_fraction;
+  std::optional<int64_t> sequences;
+  std::optional<int64_t> tokens;
+  int64_t prefill_chunk = 512;
   std::string profile;
   std::string device = "cpu";
-  std::optional<int64_t> tokens;
+  std::optional<double> bandwidth;       // GB/s
+  std::optional<double> link_latency;    // microseconds
+  std::optional<double> link_bandwidth;  // GB/s
   const CLI::Option* layers_option = nullptr;
-  std::optional<double> bandwidth;  // GB/s
+  const CLI::Option* balance_option = nullptr;
+  bool insecure = false;
+  bool families = false;
   bool json = false;
 };
 
@@ -56,36 +73,118 @@ Sized read_model(const std::filesystem::path& dir) {
   return {plan_model(config), config->max_context};
 }
 
-ExitCode plan(const Flags& flags) {
-  PlanOptions options = flags.options;
-  if (!flags.node_memory.empty()) options.node_memory = parse_memory_list(flags.node_memory);
+ExitCode list_families(bool json) {
+  if (json) {
+    write_json_output(Json(family_names()));
+  } else {
+    write_output(fmt::format("{}\n", fmt::join(family_names(), "\n")));
+  }
+  return kExitSuccess;
+}
+
+// What the command line says wins over the file.
+ClusterConfig read_cluster(const Flags& flags) {
+  ClusterConfig cluster = read_plan_cluster(flags.cluster, flags.insecure);
+  if (flags.stages && *flags.stages != cluster.stages)
+    fail(ErrorKind::bad_input, "command line", "P07: --pp-size {}: wanted the {} stages of {}", *flags.stages, cluster.stages,
+         flags.cluster);
+  if (!flags.layers.empty()) cluster.layers = flags.layers;
+  if (flags.balance_option->count() > 0) cluster.balance = flags.balance;
+  cluster.reserve_fraction = flags.reserve_fraction.value_or(cluster.reserve_fraction);
+  cluster.kv_sequences = flags.sequences.value_or(cluster.kv_sequences);
+  cluster.kv_tokens = flags.tokens.value_or(cluster.kv_tokens);
+  if (flags.node_memory.empty()) return cluster;
+  const std::vector<int64_t> memory = parse_memory_list(flags.node_memory);
+  if (memory.size() != 1 && std::ssize(memory) != cluster.stages)
+    fail(ErrorKind::bad_input, "command line", "P07: --node-memory: wanted 1 or {} sizes, found {}", cluster.stages,
+         memory.size());
+  for (ClusterNode& node : cluster.nodes)
+    if (node.stage) node.memory_bytes = memory[memory.size() == 1 ? 0 : static_cast<size_t>(*node.stage)];
+  return cluster;
+}
+
+PlanOptions options_of(const Flags& flags, const std::optional<ClusterConfig>& cluster, int64_t context) {
+  PlanOptions options;
+  if (cluster) {
+    options = plan_cluster_options(*cluster, context);
+  } else {
+    options.stages = flags.stages;
+    options.layers = flags.layers;
+    options.balance = parse_balance(flags.balance);
+    if (!flags.node_memory.empty()) options.node_memory = parse_memory_list(flags.node_memory);
+    options.reserve_fraction = flags.reserve_fraction.value_or(options.reserve_fraction);
+    options.sequences = flags.sequences.value_or(options.sequences);
+    options.tokens = TokenCount(flags.tokens.value_or(std::min(kMostTokens, context)));
+  }
   if (!flags.memory.empty()) options.memory = flags.memory == "auto" ? available_memory() : parse_memory(flags.memory);
+  options.prefill_chunk = flags.prefill_chunk;
   if (flags.profile == "exact") options.profile = ops::Profile::exact;
   if (flags.profile == "bf16") options.profile = ops::Profile::bf16;
   options.gpu = flags.device == "cuda";
-  if (flags.bandwidth) options.bandwidth = *flags.bandwidth * 1e9;
-  if (flags.layers_option->count() > 0 && options.layers.empty()) {
+  if (flags.bandwidth) {
+    options.bandwidth = *flags.bandwidth * 1e9;
+    options.node_bandwidth.clear();
+  }
+  if (flags.link_latency || flags.link_bandwidth || options.balance == PlanBalance::latency) {
+    PlanLink link = options.link.value_or(PlanLink{});
+    if (flags.link_latency) link.latency = *flags.link_latency * 1e-6;
+    if (flags.link_bandwidth) link.bandwidth = *flags.link_bandwidth * 1e9;
+    options.link = link;
+  }
+  return options;
+}
+
+ExitCode plan(const Flags& flags) {
+  if (flags.families) return list_families(flags.json);
+  if (!flags.plan_out.empty()) check_output_file(flags.plan_out);
+  if (flags.layers_option->count() > 0 && flags.layers.empty()) {
     fail(ErrorKind::bad_input, "plan", "P01: empty layer specification");
   }
-  const Sized sized = while_loading([&] { return read_model(flags.dir); });
-  options.tokens = TokenCount(flags.tokens.value_or(std::min(kMostTokens, sized.context)));
+  std::optional<ClusterConfig> cluster;
+  if (!flags.cluster.empty()) cluster = read_cluster(flags);
+  const std::filesystem::path dir = !flags.dir.empty() || !cluster ? std::filesystem::path(flags.dir) : cluster->model;
+  if (dir.empty())
+    fail(ErrorKind::bad_input, "command line", "--model: wanted a folder{}, found none",
+         cluster ? ", or a model under [cluster] of the file" : "");
+  if (!flags.adapter.empty()) refuse_adapter(dir.string(), flags.adapter);
+  const Sized sized = while_loading([&] { return read_model(dir); });
+  const PlanOptions options = options_of(flags, cluster, sized.context);
   const Plan made = make_plan(sized.model, options);
+  if (!flags.plan_out.empty()) write_plan_cluster(flags.plan_out, cluster, made, options, dir);
   write_report(made, flags.json);
   return kExitSuccess;
+}
+
+CLI::Validator above_zero() {
+  return {[](const std::string& text) {
+            double value = 0.0;
+            const bool good = CLI::detail::lexical_cast(text, value) && std::isfinite(value) && value > 0.0;
+            return good ? std::string() : fmt::format("wanted a number above 0, found '{}'", text);
+          },
+          ""};
 }
 
 }  // namespace
 
 void add_plan(CLI::App& app, Command& command) {
   auto flags = std::make_shared<Flags>();
-  PlanOptions& options = flags->options;
   CLI::App* sub = app.add_subcommand("plan", "What would be loaded where: stages, bytes, memory, boundaries");
   sub->footer(kExamples);
-  sub->add_option("-m,--model", flags->dir, "Folder of the checkpoint")->required()->type_name("DIR");
-  sub->add_option("--pp-size", options.stages, "Number of stages (default 1, or as --pp-layers says)")
+  sub->add_option("-m,--model", flags->dir, "Folder of the checkpoint; default: as the cluster file says")->type_name("DIR");
+  sub->add_option("--distributed-config", flags->cluster,
+                  "Cluster file (TOML) that says how many stages there are, on which nodes, and what room they need; flags win")
+      ->type_name("FILE");
+  sub->add_option("--pp-size", flags->stages, "Number of stages (default 1, or as --pp-layers says)")
       ->check(whole_number(1, 1U << 20U));
   flags->layers_option =
-      sub->add_option("--pp-layers", options.layers, "Layers of each stage, as in 0-3,4-7 or 4+4; default: the best split");
+      sub->add_option("--pp-layers", flags->layers, "Layers of each stage, as in 0-3,4-7 or 4+4; default: the best split");
+  flags->balance_option =
+      sub->add_option(
+             "--pp-balance", flags->balance,
+             "What the best split makes small: memory (the largest used share of a node), compute (the largest time of a "
+             "stage), latency (the sum of those times and of the hops between stages)")
+          ->check(CLI::IsMember({"memory", "compute", "latency"}))
+          ->capture_default_str();
   CLI::Option* node_memory = sub->add_option(
       "--node-memory", flags->node_memory, "Memory of each node, one value for all or a list, as in 512GiB; default: no limit");
   sub->add_option(
@@ -93,15 +192,13 @@ void add_plan(CLI::App& app, Command& command) {
          "Memory of one process that runs all stages, as in 24GiB, or auto: what generate uses here. Routed experts for "
          "which there is no room are read again when a token needs them")
       ->excludes(node_memory);
-  sub->add_option("--reserve-fraction", options.reserve_fraction, "Share of the memory that stays free")
-      ->check(CLI::Range(0.0, 0.5))
-      ->capture_default_str();
-  sub->add_option("--pp-max-sequences", options.sequences, "Sequences that the plan leaves room for")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
-      ->capture_default_str();
+  sub->add_option("--reserve-fraction", flags->reserve_fraction, "Share of the memory that stays free (default 0.08)")
+      ->check(CLI::Range(0.0, 0.5));
+  sub->add_option("--pp-max-sequences", flags->sequences, "Sequences that the plan leaves room for (default 4)")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
   sub->add_option("--tokens", flags->tokens, "Tokens of each of those sequences; default: the model's context, at most 32768")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 30));
-  sub->add_option("--prefill-chunk,--pp-prefill-chunk", options.prefill_chunk, "Prompt tokens of one step")
+  sub->add_option("--prefill-chunk,--pp-prefill-chunk", flags->prefill_chunk, "Prompt tokens of one step")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
       ->capture_default_str();
   sub->add_option("--profile", flags->profile, "Numbers: exact or bf16; default: exact below 1 GiB of weights, else bf16")
@@ -110,11 +207,17 @@ void add_plan(CLI::App& app, Command& command) {
       ->check(CLI::IsMember({"cpu", "cuda"}))
       ->capture_default_str();
   sub->add_option("--bandwidth", flags->bandwidth, "GB/s of each node's memory, for the expected tokens/s")
-      ->check([](const std::string& text) {
-        double value = 0.0;
-        const bool good = CLI::detail::lexical_cast(text, value) && std::isfinite(value) && value > 0.0;
-        return good ? std::string() : fmt::format("wanted a number above 0, found '{}'", text);
-      });
+      ->check(above_zero());
+  sub->add_option("--link-latency", flags->link_latency,
+                  "Microseconds of a hop between stages on different nodes (default 100)")
+      ->check(CLI::NonNegativeNumber);
+  sub->add_option("--link-bandwidth", flags->link_bandwidth, "GB/s between nodes (default 1)")->check(above_zero());
+  sub->add_option("--plan-out", flags->plan_out, "Write the plan as a cluster file; the same input gives the same bytes")
+      ->type_name("FILE");
+  sub->add_option("--adapter", flags->adapter, "Adapter (LoRA) of the model: refused, no family takes one yet")
+      ->type_name("DIR");
+  sub->add_flag("--insecure", flags->insecure, "Allow plaintext in the cluster file, on addresses that are not loopback");
+  sub->add_flag("--families", flags->families, "List the model types that this program runs, and nothing else");
   sub->add_flag("--json", flags->json, "The same as JSON");
   sub->callback([flags, &command] { command.run = [flags] { return plan(*flags); }; });
 }

@@ -118,7 +118,9 @@ bool Engine::advance() {
   const int64_t stages = executor_.stage_count();
   const int64_t usual = stages > 1 ? stages + 1 : 1;
   const auto most = static_cast<size_t>(options_.max_in_flight > 0 ? options_.max_in_flight : usual);
-  while (open_.size() < most && submit_step()) {
+  if (!options_.by_round || open_.empty()) {
+    while (open_.size() < most && submit_step()) {
+    }
   }
   if (open_.empty()) {
     // Nothing to do beside the file that the first of the queue waits for.

@@ -36,6 +36,7 @@ struct EngineOptions {
   std::filesystem::path folder;  // of stored states that left the memory; empty: they are dropped
   ByteCount disk = ByteCount(int64_t{16} << 30);  // most bytes in it
   int64_t micro_batch = 0;    // decode rows of one step on several stages; 0: so that each stage has one (distributed.md 6.4)
+  bool by_round = false;      // several stages: all steps of a round end before the next begins (gpipe)
   int64_t max_in_flight = 0;  // steps that are open at once; 0: one on one stage, else a further one than stages
   std::optional<double> queue_seconds;    // a request that waits longer ends with timeout
   std::optional<double> request_seconds;  // likewise one that is not answered so long after it was asked

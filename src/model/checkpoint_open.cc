@@ -30,7 +30,7 @@ Checkpoint::Impl::Impl(const std::filesystem::path& folder, const CheckpointOpti
   check_layers();
   std::optional<ShardIndex> index;
   std::error_code error;
-  if (is_partial() && !options.rebuild_index && std::filesystem::exists(dir / kShardIndexName, error)) {
+  if (options.layers && !options.rebuild_index && std::filesystem::exists(dir / kShardIndexName, error)) {
     index = ShardIndex::load(dir / kShardIndexName);
     by_index = true;
     inventory = Inventory::scan_part(dir, *index, wanted_of(*index));

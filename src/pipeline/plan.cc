@@ -13,8 +13,11 @@ namespace {
 
 constexpr int64_t kMostStateBytes = 1LL << 60;  // of a stage
 constexpr std::string_view kPlace = "plan";
-constexpr int64_t kExactBelow = 1LL << 30;  // weight bytes under which the default profile is exact
-constexpr double kImbalanceWarning = 1.5;   // distributed.md 3.6
+constexpr int64_t kExactBelow = 1LL << 30;   // weight bytes under which the default profile is exact
+constexpr double kImbalanceWarning = 1.5;    // distributed.md 3.6
+constexpr double kAssumedBandwidth = 100e9;  // bytes/s, to weigh times against hops where nothing is known
+constexpr double kMostTime = 0x1p60;         // of all times of a split together, in their unit
+constexpr double kFinestTime = 1e12;         // units of a second, at most
 
 // Of a process beside its stages: the program with its libraries, buffers and tokenizer, and the checkpoint's tables.
 constexpr int64_t kProgramBytes = 32LL << 20;
@@ -36,6 +39,13 @@ void check_options(const PlanModel& model, const PlanOptions& options) {
     fail(ErrorKind::bad_input, kPlace, "prefill chunk: wanted 1 or more rows, found {}", options.prefill_chunk);
   if (options.bandwidth && !(std::isfinite(*options.bandwidth) && *options.bandwidth > 0.0))
     fail(ErrorKind::bad_input, kPlace, "bandwidth: wanted a positive number of bytes/s, found {}", *options.bandwidth);
+  for (const double bandwidth : options.node_bandwidth)
+    if (!(std::isfinite(bandwidth) && bandwidth >= 0.0))
+      fail(ErrorKind::bad_input, kPlace, "bandwidth of a node: wanted 0 or more bytes/s, found {}", bandwidth);
+  if (options.link && !(std::isfinite(options.link->latency) && options.link->latency >= 0.0 &&
+                        std::isfinite(options.link->bandwidth) && options.link->bandwidth > 0.0))
+    fail(ErrorKind::bad_input, kPlace, "link: wanted 0 or more seconds and a positive number of bytes/s, found {} and {}",
+         options.link->latency, options.link->bandwidth);
   if (options.memory && (*options.memory < 1 || !options.node_memory.empty()))
     fail(ErrorKind::bad_input, kPlace, "memory: wanted a positive number of bytes, and the memory of nodes not beside it");
   for (const int64_t memory : options.node_memory)
@@ -89,7 +99,7 @@ class Pricer {
     if (!last) {
       stage.boundary_planes = out;
       stage.boundary_width = out * model_.hidden_size;
-      stage.boundary_bytes = stage.boundary_width * element_;
+      stage.boundary_bytes = boundary_bytes(range.end.value);
     }
     // Activations in float32 plus two receive and two send buffers (distributed.md 3.3).
     const int64_t buffers = 2 * ((first ? 0 : in) + out) * model_.hidden_size * element_;
@@ -108,6 +118,9 @@ class Pricer {
     }
     return most;
   }
+
+  // Of one token before a layer.
+  [[nodiscard]] int64_t boundary_bytes(int64_t layer) const { return planes_at(layer) * model_.hidden_size * element_; }
 
   [[nodiscard]] int64_t planes_at(int64_t layer) const {
     return layer < model_.layer_count() ? model_.layers[static_cast<size_t>(layer)].planes_before : 1;
@@ -138,14 +151,90 @@ std::vector<int64_t> budgets_for(const PlanOptions& options, int64_t stages) {
   return budgets;
 }
 
-std::vector<LayerRange> best_split(const PlanModel& model, const Pricer& pricer, int64_t stages,
-                                   const std::vector<int64_t>& budgets) {
+// One value for each stage where there are any.
+void check_counts(const PlanOptions& options, int64_t stages) {
+  const auto check = [&](std::string_view what, int64_t found) {
+    if (found != 0 && found != stages)
+      fail(ErrorKind::bad_input, kPlace, "P07: wanted {} of {} stages, found {}", what, stages, found);
+  };
+  check("the bandwidths", std::ssize(options.node_bandwidth));
+  check("the nodes", std::ssize(options.nodes));
+}
+
+// Bytes/s of the node of stage `s`, where it is known.
+std::optional<double> bandwidth_of(const PlanOptions& options, int64_t s) {
+  if (!options.node_bandwidth.empty() && options.node_bandwidth[static_cast<size_t>(s)] > 0.0)
+    return options.node_bandwidth[static_cast<size_t>(s)];
+  return options.bandwidth;
+}
+
+double hop_seconds(const PlanLink& link, int64_t boundary_bytes) {
+  return link.latency + static_cast<double>(boundary_bytes) / link.bandwidth;
+}
+
+// Times of layers in integers, rounded layer by layer: the sum over stages with equal bandwidth is the same for every split.
+class Clock {
+ public:
+  Clock(const PlanModel& model, const Pricer& pricer, const PlanOptions& options, int64_t stages)
+      : layers_(model.layer_count()) {
+    std::vector<double> bandwidths;
+    for (int64_t s = 0; s < stages; ++s) bandwidths.push_back(bandwidth_of(options, s).value_or(kAssumedBandwidth));
+    const PlanLink link = options.link.value_or(PlanLink{});
+    std::vector<double> hops(static_cast<size_t>(layers_), 0.0);
+    double most = 0.0;
+    for (int64_t b = 1; b < layers_; ++b) {
+      hops[static_cast<size_t>(b)] = hop_seconds(link, pricer.boundary_bytes(b));
+      most += hops[static_cast<size_t>(b)];
+    }
+    const PlanStage all = pricer.price({LayerIndex(0), LayerIndex(layers_)});
+    most += static_cast<double>(all.read_per_token + model.embedding) / *std::ranges::min_element(bandwidths);
+    const double scale = std::min(kFinestTime, kMostTime / (most + 1e-9));
+    const auto units = [scale](double seconds) { return static_cast<int64_t>(std::llround(seconds * scale)); };
+    for (const double seconds : hops) hops_.push_back(units(seconds));
+    for (const double bandwidth : bandwidths) {
+      std::vector<int64_t> until = {0};
+      for (const PlanModel::Layer& layer : model.layers)
+        until.push_back(until.back() + units(static_cast<double>(layer.read) / bandwidth));
+      until_.push_back(std::move(until));
+      first_.push_back(units(static_cast<double>(model.embedding_read) / bandwidth));
+      last_.push_back(units(static_cast<double>(model.head + (model.tied ? model.embedding : 0)) / bandwidth));
+    }
+  }
+
+  [[nodiscard]] int64_t time(int64_t stage, int64_t begin, int64_t end) const {
+    const auto s = static_cast<size_t>(stage);
+    return until_[s][static_cast<size_t>(end)] - until_[s][static_cast<size_t>(begin)] + (begin == 0 ? first_[s] : 0) +
+           (end == layers_ ? last_[s] : 0);
+  }
+  [[nodiscard]] int64_t hop(int64_t boundary) const { return hops_[static_cast<size_t>(boundary)]; }
+
+ private:
+  int64_t layers_;
+  std::vector<std::vector<int64_t>> until_;  // of each stage: of layers [0, l)
+  std::vector<int64_t> first_;               // of each stage: beside its layers, if it is the first
+  std::vector<int64_t> last_;
+  std::vector<int64_t> hops_;  // of each boundary
+};
+
+SplitProblem split_problem(const PlanModel& model, const Pricer& pricer, int64_t stages, const std::vector<int64_t>& budgets) {
   SplitProblem problem;
   problem.layers = model.layer_count();
   problem.stages = stages;
   problem.budgets = budgets;
   problem.used = [&](int64_t begin, int64_t end) { return pricer.price({LayerIndex(begin), LayerIndex(end)}).used(); };
   problem.payload = [&](int64_t boundary) { return pricer.planes_at(boundary); };
+  return problem;
+}
+
+std::vector<LayerRange> best_split(const PlanModel& model, const Pricer& pricer, const PlanOptions& options, int64_t stages,
+                                   const std::vector<int64_t>& budgets) {
+  const Clock clock(model, pricer, options, stages);
+  SplitProblem problem = split_problem(model, pricer, stages, budgets);
+  problem.objective = options.balance == PlanBalance::memory    ? SplitObjective::memory
+                      : options.balance == PlanBalance::compute ? SplitObjective::compute
+                                                                : SplitObjective::latency;
+  problem.time = [&](int64_t stage, int64_t begin, int64_t end) { return clock.time(stage, begin, end); };
+  problem.hop = [&](int64_t boundary) { return clock.hop(boundary); };
   return solve_split(problem);
 }
 
@@ -155,7 +244,7 @@ std::string range_text(LayerRange range) { return fmt::format("{}-{}", range.beg
 std::optional<int64_t> enough_stages(const PlanModel& model, const Pricer& pricer, int64_t from, int64_t budget) {
   for (int64_t stages = from; stages <= std::min<int64_t>(model.layer_count(), 256); ++stages) {
     const std::vector<int64_t> budgets(static_cast<size_t>(stages), budget);
-    const std::vector<LayerRange> split = best_split(model, pricer, stages, budgets);
+    const std::vector<LayerRange> split = solve_split(split_problem(model, pricer, stages, budgets));
     if (std::ranges::all_of(split, [&](LayerRange range) { return pricer.price(range).used() <= budget; })) return stages;
   }
   return std::nullopt;
@@ -215,6 +304,35 @@ void keep_experts(const PlanModel& model, const PlanOptions& options, const Pric
   }
 }
 
+// Speed of one sequence, bubbles, and warnings about what they rest on.
+void predict_times(const PlanOptions& options, Plan& plan) {
+  const auto count = static_cast<double>(plan.stages.size());
+  const auto unknown = std::ranges::count_if(plan.stages, [](const PlanStage& stage) { return !stage.seconds_per_token; });
+  double sum = 0.0;
+  double slowest = 0.0;
+  double hops = 0.0;
+  for (const PlanStage& stage : plan.stages) {
+    const double time = unknown == 0 ? *stage.seconds_per_token : static_cast<double>(stage.read_per_token);
+    sum += time;
+    slowest = std::max(slowest, time);
+    if (unknown == 0) hops += stage.hop_seconds.value_or(0.0);
+  }
+  if (slowest > 0.0) {
+    plan.bubble_full = 1.0 - sum / (count * slowest);
+    plan.bubble_alone = 1.0 - sum / (count * (sum + hops));
+    if (unknown == 0) plan.tokens_per_second = 1.0 / (sum + hops);
+  }
+  if (unknown > 0 && options.balance != PlanBalance::memory && options.layers.empty())
+    plan.warnings.push_back(fmt::format("the bandwidth of {} is not known: {:.0f} GB/s assumed for the balance",
+                                        unknown == std::ssize(plan.stages) ? "the nodes" : "some nodes",
+                                        kAssumedBandwidth / 1e9));
+  for (const PlanStage& stage : plan.stages)
+    if (unknown == 0 && stage.hop_seconds.value_or(0.0) > slowest)
+      plan.warnings.push_back(
+          fmt::format("the hop before layer {} takes {:.3f} ms a token, longer than any stage: the link dominates",
+                      stage.layers.end, 1000.0 * *stage.hop_seconds));
+}
+
 void check_ends(const PlanModel& model, const std::vector<int64_t>& budgets) {
   if (budgets.empty()) return;
   if (model.embedding > budgets.front())
@@ -249,6 +367,21 @@ void count_kinds(const PlanModel& model, PlanStage& stage) {
 
 }  // namespace
 
+std::string_view to_string(PlanBalance balance) {
+  switch (balance) {
+    case PlanBalance::memory: return "memory";
+    case PlanBalance::compute: return "compute";
+    case PlanBalance::latency: return "latency";
+  }
+  return "";
+}
+
+PlanBalance parse_balance(std::string_view text) {
+  for (const PlanBalance balance : {PlanBalance::memory, PlanBalance::compute, PlanBalance::latency})
+    if (text == to_string(balance)) return balance;
+  fail(ErrorKind::bad_input, kPlace, "balance: wanted memory, compute or latency, found '{}'", text);
+}
+
 int64_t Plan::used() const {
   int64_t sum = process.value_or(0);
   for (const PlanStage& stage : stages) sum += stage.used();
@@ -260,6 +393,7 @@ Plan make_plan(const PlanModel& model, const PlanOptions& options) {
   Plan plan;
   plan.layer_count = model.layer_count();
   plan.estimated = model.estimated;
+  plan.balance = options.balance;
   int64_t weights = model.embedding + model.head;
   for (const PlanModel::Layer& layer : model.layers) weights += layer.weights;
   plan.profile = options.profile.value_or(weights < kExactBelow ? ops::Profile::exact : ops::Profile::bf16);
@@ -269,7 +403,8 @@ Plan make_plan(const PlanModel& model, const PlanOptions& options) {
   std::vector<int64_t> budgets;
   if (!options.layers.empty()) {
     ranges = parse_layer_ranges(options.layers, model.layer_count(), options.stages);
-    budgets = budgets_for(options, static_cast<int64_t>(ranges.size()));
+    budgets = budgets_for(options, std::ssize(ranges));
+    check_counts(options, std::ssize(ranges));
     check_ends(model, budgets);
   } else {
     const int64_t stages = options.stages.value_or(std::max<int64_t>(1, static_cast<int64_t>(options.node_memory.size())));
@@ -278,18 +413,17 @@ Plan make_plan(const PlanModel& model, const PlanOptions& options) {
            model.layer_count());
     budgets = budgets_for(options, stages);
     check_ends(model, budgets);
-    ranges = best_split(model, pricer, stages, budgets);
+    check_counts(options, stages);
+    ranges = best_split(model, pricer, options, stages, budgets);
   }
-
   bool fits = true;
-  double seconds = 0.0;
   for (size_t s = 0; s < ranges.size(); ++s) {
     PlanStage stage = pricer.price(ranges[s]);
     if (!budgets.empty()) stage.budget = budgets[s];
-    if (options.bandwidth) {
-      stage.seconds_per_token = static_cast<double>(stage.read_per_token) / *options.bandwidth;
-      seconds += *stage.seconds_per_token;
-    }
+    if (!options.nodes.empty()) stage.node = options.nodes[s];
+    if (const std::optional<double> bandwidth = bandwidth_of(options, static_cast<int64_t>(s)))
+      stage.seconds_per_token = static_cast<double>(stage.read_per_token) / *bandwidth;
+    if (options.link && s + 1 < ranges.size()) stage.hop_seconds = hop_seconds(*options.link, stage.boundary_bytes);
     fits = fits && stage.shortfall() == 0;
     count_kinds(model, stage);
     name_shards(model, stage);
@@ -299,7 +433,8 @@ Plan make_plan(const PlanModel& model, const PlanOptions& options) {
   }
   if (!fits) refuse(model, plan, pricer, options);
   if (options.memory) keep_experts(model, options, pricer, plan);
-  if (options.bandwidth) plan.tokens_per_second = 1.0 / seconds;
+  plan.warnings = options.warnings;
+  predict_times(options, plan);
 
   const auto [least, most] = std::ranges::minmax(plan.stages, {}, &PlanStage::used);
   plan.imbalance = least.used() > 0 ? static_cast<double>(most.used()) / static_cast<double>(least.used()) : 1.0;

@@ -61,6 +61,23 @@ struct PlanModel {
 // Before a download: published storage (experts MXFP4 where quantization_config is stated). Marked `estimated`.
 [[nodiscard]] PlanModel plan_model(const std::shared_ptr<const ModelConfig>& config);
 
+// What the best split minimises (distributed.md 3.4).
+enum class PlanBalance : uint8_t {
+  memory,   // the largest used/budget
+  compute,  // the largest time of a stage: bytes that one token reads / bandwidth
+  latency,  // the sum of those times and of the hops between stages
+};
+[[nodiscard]] std::string_view to_string(PlanBalance balance);
+[[nodiscard]] PlanBalance parse_balance(std::string_view text);  // bad_input else
+
+// Between neighbouring stages. What crosses grows with the planes of Kimi K3's boundary.
+struct PlanLink {
+  double latency = 100e-6;  // seconds
+  double bandwidth = 1e9;   // bytes/s
+
+  friend bool operator==(const PlanLink&, const PlanLink&) = default;
+};
+
 struct PlanOptions {
   std::optional<int64_t> stages;        // --pp-size
   std::string layers;                   // --pp-layers: "0-3,4-7" (inclusive) or "4+4" (counts); empty: the best split
@@ -72,11 +89,17 @@ struct PlanOptions {
   int64_t prefill_chunk = 512;          // rows of the largest micro-batch
   std::optional<ops::Profile> profile;  // absent: exact below 1 GiB of weights, else bf16
   std::optional<double> bandwidth;      // bytes/s of each node's memory
-  bool gpu = false;                     // weights and workspace as a GPU holds them
+  std::vector<double> node_bandwidth;   // the same of each stage's node, 0: as `bandwidth`; empty: all as that
+  PlanBalance balance = PlanBalance::memory;
+  std::optional<PlanLink> link;       // absent: stages of one host, between which a hop takes no time
+  std::vector<std::string> nodes;     // what runs each stage, for the report; empty: not known
+  std::vector<std::string> warnings;  // what these options assume; the plan repeats them
+  bool gpu = false;                   // weights and workspace as a GPU holds them
 };
 
 struct PlanStage {
   LayerRange layers;
+  std::string node;                                    // of PlanOptions::nodes
   std::vector<std::pair<std::string, int64_t>> kinds;  // layers of each kind, in order of appearance
   std::vector<std::string> shards;                     // files that the stage opens
   int64_t weights = 0;                                 // bytes, as mapped
@@ -93,6 +116,7 @@ struct PlanStage {
   int64_t boundary_bytes = 0;               // per token
   std::optional<int64_t> budget;            // bytes of the node after the reserve
   std::optional<double> seconds_per_token;  // read_per_token / bandwidth
+  std::optional<double> hop_seconds;        // of one token over the right boundary, with PlanOptions::link
 
   // "525,231,052,288 of weights: 525,231,009,280 of layers and head, 43,008 of final norm and output mix"
   [[nodiscard]] std::string weights_text() const;
@@ -108,9 +132,14 @@ struct Plan {
   std::optional<int64_t> process;  // with PlanOptions::memory: bytes of the program and its tables, beside the stages
   std::optional<int64_t> budget;   // with PlanOptions::memory: that without the reserve
   double imbalance = 1.0;          // largest used() / smallest
+  PlanBalance balance = PlanBalance::memory;
   ops::Profile profile = ops::Profile::exact;
   bool estimated = false;
-  std::optional<double> tokens_per_second;  // one sequence: 1 / sum of the stages' seconds
+  std::optional<double> tokens_per_second;  // one sequence: 1 / sum of the stages' seconds and of the hops
+  // Share of the stages' time that is idle: while one sequence is decoded, and with enough sequences that the slowest stage
+  // never waits. From seconds, or from bytes where a bandwidth is not known.
+  double bubble_alone = 0.0;
+  double bubble_full = 0.0;
   std::vector<std::string> warnings;
 
   // What the stages and the process need together.
@@ -123,8 +152,8 @@ struct Plan {
 // those that one step of prefill_chunk rows can name in a layer, else P09. The rest of them is read from the files when it is
 // named.
 //
-// The split into S stages that minimises the largest used/budget; among equals the smallest sum of boundary bytes, then the
-// earliest boundaries. Exact (dynamic programming over all splits).
+// The split into S stages that minimises what `balance` says among those that fit; among equals the smallest sum of boundary
+// bytes, then the earliest boundaries. Exact (dynamic programming over all splits), and a function of the input only.
 // Errors carry the codes of distributed.md 3.5: P01 to P07 are bad_input; P09 (a stage does not fit: need, have, shortfall of
 // every stage, and the smallest number of equal nodes that would do), P10 and P11 are plan_impossible.
 [[nodiscard]] Plan make_plan(const PlanModel& model, const PlanOptions& options);

@@ -32,10 +32,13 @@ Json Plan::to_json() const {
     json["budget_bytes"] = *budget;
   }
   if (tokens_per_second) json["tokens_per_second_limit"] = *tokens_per_second;
+  json["balance"] = std::string(to_string(balance));
+  json["predicted_bubble"] = {{"one_sequence", bubble_alone}, {"full", bubble_full}};
   json["warnings"] = warnings;
   json["stages"] = Json::array();
   for (const PlanStage& s : stages) {
     Json stage = {{"layers", {s.layers.begin.value, s.layers.end.value - 1}}, {"kinds", Json::object()}};
+    if (!s.node.empty()) stage["node"] = s.node;
     for (const auto& [kind, count] : s.kinds) stage["kinds"][kind] = count;
     stage["shards"] = s.shards;
     stage["weight_bytes"] = s.weights;
@@ -54,6 +57,7 @@ Json Plan::to_json() const {
       stage["budget_percent"] = percent(s);
     }
     if (s.seconds_per_token) stage["seconds_per_token"] = *s.seconds_per_token;
+    if (s.hop_seconds) stage["hop_seconds"] = *s.hop_seconds;
     if (s.boundary_planes > 0)
       stage["boundary"] = {{"layer", s.layers.end.value},
                            {"planes", s.boundary_planes},
@@ -72,7 +76,8 @@ std::string Plan::to_text() const {
     const PlanStage& s = stages[i];
     std::vector<std::string> kinds;
     for (const auto& [kind, count] : s.kinds) kinds.push_back(fmt::format("{} {}", count, kind));
-    text += fmt::format("stage {}: layers {} ({})\n", i, range_text(s.layers), fmt::join(kinds, ", "));
+    text += fmt::format("stage {}{}: layers {} ({})\n", i, s.node.empty() ? "" : fmt::format(" on {}", s.node),
+                        range_text(s.layers), fmt::join(kinds, ", "));
     text += fmt::format("  weights    {:>20} bytes ({})", with_commas(s.weights), human_bytes(s.weights));
     if (s.shards.size() == 1) text += fmt::format(", file {}", s.shards.front());
     if (s.shards.size() > 1) text += fmt::format(", {} files, {} to {}", s.shards.size(), s.shards.front(), s.shards.back());
@@ -89,13 +94,16 @@ std::string Plan::to_text() const {
     text += "\n";
     if (s.vectors > 0) text += fmt::format("  that is    {}\n", s.weights_text());
     if (s.boundary_planes > 0)
-      text += fmt::format("  boundary before layer {}: {} planes, width {}, {} bytes a token\n", s.layers.end,
-                          s.boundary_planes, s.boundary_width, with_commas(s.boundary_bytes));
+      text += fmt::format("  boundary before layer {}: {}, width {}, {} bytes a token{}\n", s.layers.end,
+                          counted(s.boundary_planes, "plane"), s.boundary_width, with_commas(s.boundary_bytes),
+                          s.hop_seconds ? fmt::format(", {:.3f} ms", 1000.0 * *s.hop_seconds) : "");
   }
   if (budget)
     text += fmt::format("process {} bytes; in all {} of {} bytes ({:.1f} %)\n", with_commas(*process), with_commas(used()),
                         with_commas(*budget), 100.0 * static_cast<double>(used()) / static_cast<double>(*budget));
-  text += fmt::format("read per token {} bytes, imbalance {:.3f}", with_commas(read_per_token), imbalance);
+  text += fmt::format(
+      "balance {}, read per token {} bytes, imbalance {:.3f}, bubble {:.1f} % with one sequence and {:.1f} % with enough",
+      to_string(balance), with_commas(read_per_token), imbalance, 100.0 * bubble_alone, 100.0 * bubble_full);
   if (tokens_per_second) text += fmt::format(", limit {:.2f} tokens/s for one sequence", *tokens_per_second);
   text += "\n";
   for (const std::string& warning : warnings) text += fmt::format("warning: {}\n", warning);

@@ -71,6 +71,8 @@ std::set<std::string> mapped_files(const fs::path& folder) {
 struct Spelling {
   std::string model;
   std::string prefix;  // in place of "language_model." or nothing
+
+  friend void PrintTo(const Spelling& tested, std::ostream* out) { *out << tested.model << " " << tested.prefix << "model."; }
 };
 
 class Spelled : public testing::TestWithParam<Spelling> {

@@ -9,6 +9,8 @@
 #include <memory>
 #include <string>
 
+#include <fmt/format.h>
+
 #include "net/three_hosts.h"
 
 namespace weft::net_test {
@@ -45,12 +47,12 @@ class Conversation {
   // Also before the last message.
   [[nodiscard]] bool wait_for_note(const std::string& text, double seconds) { return chat_->wait_for_err(text, seconds); }
   [[nodiscard]] bool is_over() const { return notes().find("stop: prompt ") != std::string::npos; }
-  [[nodiscard]] bool has_failed() const { return notes().find("error: ") != std::string::npos; }
-  // "error: ..." of the last message.
+  [[nodiscard]] bool has_failed() const { return !error().empty(); }
+  // The line "error: ..." of the last message.
   [[nodiscard]] std::string error() const {
-    const std::string all = notes();
-    const size_t begin = all.find("error: ");
-    return begin == std::string::npos ? "" : all.substr(begin, all.find('\n', begin) - begin);
+    const std::string all = fmt::format("\n{}", notes());
+    const size_t before = all.find("\nerror: ");
+    return before == std::string::npos ? "" : all.substr(before + 1, all.find('\n', before + 1) - before - 1);
   }
 
   [[nodiscard]] Process& process() { return *chat_; }

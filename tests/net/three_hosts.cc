@@ -21,20 +21,27 @@ constexpr int kStagePort = 19001;
 constexpr int kHosts = 3;
 
 // examples/distributed/three-node.toml
-constexpr std::string_view kShippedFile = R"(
+constexpr std::string_view kShippedFile = R"(# Kimi K3 (93 layers, 1.56 TB) over three hosts of 512 GB: it just fits.
+
 [cluster]
 name = "k3-3"
 pipeline_parallel_size = 3
 
 [partition]
-mode = "auto"
+# The best split by bytes. Its largest stage, the last, holds 525,231,009,280 bytes of layers and head: 95.5 % of 512 GiB.
+mode = "manual"
+layers = ["0-30", "31-61", "62-92"]
+# With the default reserve of 0.08 a stage may use 92 % of its host, and the plan is refused (exit code 3, with the shortfall
+# of each stage). 0.03 leaves 16 GB for everything else on the host: stop other programs, and give the stages no more than
+# this state. Four hosts fit with the default (four-node.toml).
+reserve_fraction = 0.03
 kv_tokens = 131072
 kv_sequences = 2
 
 [security]
 cert = "node.pem"
-key  = "node.key"
-ca   = "ca.pem"
+key = "node.key"
+ca = "ca.pem"
 token_file = "cluster.token"
 
 [[nodes]]
@@ -48,6 +55,7 @@ address = "k3-a.example:19001"
 role = "pipeline_stage"
 stage = 0
 model_dir = "/data/Kimi-K3"
+resources = { memory_bytes = 549755813888 }  # 512 GiB
 
 [[nodes]]
 id = "stage-1"
@@ -55,6 +63,7 @@ address = "k3-b.example:19001"
 role = "pipeline_stage"
 stage = 1
 model_dir = "/data/Kimi-K3"
+resources = { memory_bytes = 549755813888 }
 
 [[nodes]]
 id = "stage-2"
@@ -62,7 +71,11 @@ address = "k3-c.example:19001"
 role = "pipeline_stage"
 stage = 2
 model_dir = "/data/Kimi-K3"
+resources = { memory_bytes = 549755813888 }
 )";
+
+// Kimi K3's layers are not those of k3-mini; the command line wins over the file.
+constexpr const char* kLayers = "0-3,4-7,8-11";
 
 // Replaces every `from`, of which there must be one.
 void replace(std::string& text, std::string_view from, std::string_view to) {
@@ -83,7 +96,8 @@ void write_text(const std::filesystem::path& path, std::string_view text) {
 
 }  // namespace
 
-ThreeHosts::ThreeHosts(NetworkKind kind) : network_(open_network(kHosts, kUsualFaults, kind)) {
+ThreeHosts::ThreeHosts(NetworkKind kind, const std::string& cluster_lines)
+    : network_(open_network(kHosts, kUsualFaults, kind)) {
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);  // what a process leaves behind becomes a child of this one
   addresses_ = {network_->address(0, kCoordinatorPort), network_->address(0, kStagePort), network_->address(1, kStagePort),
                 network_->address(2, kStagePort)};
@@ -105,7 +119,7 @@ ThreeHosts::ThreeHosts(NetworkKind kind) : network_(open_network(kHosts, kUsualF
     copy(node + ".key", "node.key");
     copy("ca.pem", "ca.pem");
     copy("cluster.token", "cluster.token");
-    write_text(host_folder(host) / "three-node.toml", cluster_file());
+    write_text(host_folder(host) / "three-node.toml", cluster_file(cluster_lines));
   }
 }
 
@@ -113,12 +127,13 @@ ThreeHosts::~ThreeHosts() = default;
 
 std::filesystem::path ThreeHosts::host_folder(int host) const { return folder_.path() / fmt::format("host-{}", host); }
 
-std::string ThreeHosts::cluster_file() const {
+std::string ThreeHosts::cluster_file(const std::string& cluster_lines) const {
   std::string text(kShippedFile);
   const std::array<const char*, 4> shipped = {"k3-a.example:19000", "k3-a.example:19001", "k3-b.example:19001",
                                               "k3-c.example:19001"};
   for (size_t i = 0; i < shipped.size(); ++i) replace(text, shipped[i], addresses_[i]);
   replace(text, "/data/Kimi-K3", std::filesystem::absolute(testing_support::k3_mini()).string());
+  if (!cluster_lines.empty()) replace(text, "[cluster]\n", "[cluster]\n" + cluster_lines + "\n");
   return text;
 }
 
@@ -144,6 +159,8 @@ std::unique_ptr<Process> ThreeHosts::coordinator(const std::string& subcommand, 
                                     testing_support::k3_mini().string(),
                                     "--distributed-config",
                                     (host_folder(0) / "three-node.toml").string(),
+                                    "--pp-layers",
+                                    kLayers,
                                     "--temperature",
                                     "0"};
   words.insert(words.end(), more.begin(), more.end());

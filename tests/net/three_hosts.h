@@ -27,7 +27,8 @@ inline constexpr LinkFaults kUsualFaults{.delay = 0.020, .loss = 0.01, .is_cut =
 
 class ThreeHosts {
  public:
-  explicit ThreeHosts(NetworkKind kind = NetworkKind::best);
+  // `cluster_lines`: more of the file's section [cluster].
+  explicit ThreeHosts(NetworkKind kind = NetworkKind::best, const std::string& cluster_lines = "");
   ~ThreeHosts();
 
   [[nodiscard]] Network& network() { return *network_; }
@@ -48,7 +49,7 @@ class ThreeHosts {
  private:
   [[nodiscard]] std::filesystem::path host_folder(int host) const;
   void write_host(int host) const;
-  [[nodiscard]] std::string cluster_file() const;
+  [[nodiscard]] std::string cluster_file(const std::string& cluster_lines) const;
 
   testing_support::TemporaryFolder folder_;
   std::unique_ptr<Network> network_;

@@ -1,4 +1,5 @@
 // Kimi K3 over stages: acceptance cases K4 to K10, K12, K14 and K15 of distributed.md 11.1, and what crosses (5.7, ruling R1).
+#include <cstring>
 #include <map>
 #include <set>
 #include <string>
@@ -9,6 +10,7 @@
 
 #include "base/guard.h"
 #include "pipeline/plan.h"
+#include "tensor/bf16.h"
 
 #include "support/golden_model.h"
 #include "support/models.h"
@@ -31,6 +33,8 @@ std::string message(const std::function<void()>& body) {
 struct Case {
   std::string model;
   ops::Profile profile;
+
+  friend void PrintTo(const Case& tested, std::ostream* out) { *out << tested.model << " " << ops::to_string(tested.profile); }
 };
 
 class K3Cases : public testing::TestWithParam<Case> {
@@ -91,10 +95,12 @@ TEST_P(K3Cases, K4TheSenderSealsAndTheReceiverDoesNotSealAgain) {
       const Crossing& before = split.crossings()[0];
       const Crossing& after = split.crossings()[1];
       EXPECT_EQ(std::ssize(after.sent.blocks), s / block + 1);
-      for (size_t b = 0; b < before.received.blocks.size(); ++b)
+      for (size_t b = 0; b < before.received.blocks.size(); ++b) {
         EXPECT_TRUE(same_bits(after.received.blocks[b]->as<float>(), before.received.blocks[b]->as<float>())) << b;
-      if (s % block == 0)
+      }
+      if (s % block == 0) {
         EXPECT_TRUE(same_bits(after.received.blocks.back()->as<float>(), before.received.hidden->as<float>()));
+      }
     }
     EXPECT_TRUE(same_bits(split.feed(parts, {5}), decoded)) << "decode";
   }
@@ -177,6 +183,33 @@ TEST_P(K3Cases, EveryBoundaryCrossesWithoutLoss) {
     EXPECT_TRUE(same_bits(crossing.received.hidden->as<float>(), crossing.sent.hidden->as<float>()));
     for (size_t b = 0; b < crossing.sent.blocks.size(); ++b)
       EXPECT_TRUE(same_bits(crossing.received.blocks[b]->as<float>(), crossing.sent.blocks[b]->as<float>()));
+  }
+}
+
+// The first block is the embedding. A table of float32 is rounded when it is read, or it could not cross.
+TEST(K3Cases, AnEmbeddingOfFloat32CrossesAsBf16) {
+  const TemporaryFolder folder;
+  Resharding how;
+  how.change = [](TensorSpec& spec, std::vector<std::byte>& bytes) {
+    if (!spec.name.ends_with("embed_tokens.weight")) return;
+    std::vector<std::byte> wide(2 * bytes.size());
+    for (size_t i = 0; i < bytes.size() / 2; ++i) {
+      uint16_t half = 0;
+      std::memcpy(&half, bytes.data() + 2 * i, 2);
+      const float value = 1.01F * bf16_to_f32(half);
+      std::memcpy(wide.data() + 4 * i, &value, 4);
+    }
+    spec.dtype = DType::f32;
+    bytes = std::move(wide);
+  };
+  write_sharded(fixture("tiny-k3-8l"), folder.path() / "model", how);
+  for (const ops::Profile profile : {ops::Profile::exact, ops::Profile::bf16}) {
+    StageChain one(folder.path() / "model", {}, profile);
+    StageChain split(folder.path() / "model", {1, 5}, profile);
+    StageChain::Sequence whole = one.create();
+    StageChain::Sequence parts = split.create();
+    const std::vector<int32_t> ids = some_ids(6, 512);
+    EXPECT_TRUE(same_bits(split.feed(parts, ids), one.feed(whole, ids)));
   }
 }
 

@@ -11,8 +11,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "pipeline/plan_split.h"
-
 #include "support/golden_model.h"
 #include "support/models.h"
 
@@ -299,72 +297,6 @@ TEST(Plan, Memory) {
   for (const char* text : {"", "GiB", "-1GiB", "1XiB", "1GiBs", "1e3GiB", "nan", "inf", "0", "9999999999TiB", "1 G i B"})
     EXPECT_THAT(refusal([&] { (void)parse_memory(text); }, ErrorKind::bad_input), HasSubstr(text)) << text;
   EXPECT_NE(refusal([&] { (void)parse_memory_list("1GiB,"); }, ErrorKind::bad_input), "");
-}
-
-// All splits, one by one.
-std::vector<LayerRange> brute_force(const SplitProblem& problem) {
-  struct Best {
-    long double load = 0;
-    int64_t payload = 0;
-    std::vector<int64_t> cuts;
-  };
-  std::optional<Best> best;
-  std::vector<int64_t> cuts;
-  const std::function<void(int64_t)> extend = [&](int64_t from) {
-    if (static_cast<int64_t>(cuts.size()) == problem.stages - 1) {
-      Best one{0, 0, cuts};
-      int64_t begin = 0;
-      for (int64_t s = 0; s < problem.stages; ++s) {
-        const int64_t end = s < problem.stages - 1 ? cuts[static_cast<size_t>(s)] : problem.layers;
-        const int64_t budget = problem.budgets.empty() ? 1 : problem.budgets[static_cast<size_t>(s)];
-        one.load = std::max(one.load, static_cast<long double>(problem.used(begin, end)) / static_cast<long double>(budget));
-        if (s < problem.stages - 1) one.payload += problem.payload(end);
-        begin = end;
-      }
-      if (!best || std::tie(one.load, one.payload, one.cuts) < std::tie(best->load, best->payload, best->cuts)) best = one;
-      return;
-    }
-    for (int64_t cut = from; cut < problem.layers; ++cut) {
-      cuts.push_back(cut);
-      extend(cut + 1);
-      cuts.pop_back();
-    }
-  };
-  extend(1);
-  std::vector<LayerRange> ranges;
-  int64_t begin = 0;
-  for (const int64_t cut : best->cuts) {
-    ranges.push_back({LayerIndex(begin), LayerIndex(cut)});
-    begin = cut;
-  }
-  ranges.push_back({LayerIndex(begin), LayerIndex(problem.layers)});
-  return ranges;
-}
-
-TEST(Split, EqualsBruteForce) {
-  std::mt19937 random(7);
-  for (int trial = 0; trial < 3000; ++trial) {
-    SplitProblem problem;
-    problem.layers = std::uniform_int_distribution<int64_t>(1, 12)(random);
-    problem.stages = std::uniform_int_distribution<int64_t>(1, std::min<int64_t>(problem.layers, 4))(random);
-    // Few distinct sizes, so that ties are common.
-    std::vector<int64_t> sizes;
-    std::vector<int64_t> payloads;
-    for (int64_t l = 0; l < problem.layers; ++l) {
-      sizes.push_back(std::uniform_int_distribution<int64_t>(1, 4)(random));
-      payloads.push_back(std::uniform_int_distribution<int64_t>(1, 3)(random));
-    }
-    if (trial % 2 == 0)
-      for (int64_t s = 0; s < problem.stages; ++s)
-        problem.budgets.push_back(std::uniform_int_distribution<int64_t>(1, 4)(random));
-    problem.used = [&](int64_t a, int64_t b) {
-      int64_t sum = a == 0 ? 2 : b == problem.layers ? 3 : 0;
-      for (int64_t l = a; l < b; ++l) sum += sizes[static_cast<size_t>(l)];
-      return sum;
-    };
-    problem.payload = [&](int64_t b) { return payloads[static_cast<size_t>(b)]; };
-    ASSERT_EQ(solve_split(problem), brute_force(problem)) << "trial " << trial;
-  }
 }
 
 }  // namespace

@@ -51,8 +51,8 @@ EngineOptions options_of() {
   return options;
 }
 
-std::vector<std::vector<int32_t>> answers(Executor& executor, int count) {
-  Engine engine(executor, options_of());
+std::vector<std::vector<int32_t>> answers(Executor& executor, int count, const EngineOptions& options = options_of()) {
+  Engine engine(executor, options);
   std::vector<std::shared_ptr<Collect>> sinks;
   for (int i = 0; i < count; ++i) {
     sinks.push_back(std::make_shared<Collect>());
@@ -78,6 +78,22 @@ TEST(RemoteEngine, AnswersAreThoseOfOneProcess) {
   EXPECT_EQ(answers(*remote, 4), std::vector(wanted.begin(), wanted.begin() + 4));
   EXPECT_EQ(answers(*remote, 1), std::vector(wanted.begin(), wanted.begin() + 1));
   EXPECT_EQ(remote->states().held().slots, 0);
+}
+
+// Schedules and sizes of steps change no answer.
+TEST(RemoteEngine, SchedulesChangeNoAnswer) {
+  InProcessCluster cluster({.dir = fixture("tiny-k3-8l"), .layers = "0-3,4-7"});
+  const auto remote = cluster.executor();
+  const auto wanted = answers(*remote, 5);
+  for (const bool by_round : {false, true}) {
+    for (const int64_t micro_batch : {1, 3}) {
+      EngineOptions options = options_of();
+      options.by_round = by_round;
+      options.micro_batch = micro_batch;
+      options.max_in_flight = 2;
+      EXPECT_EQ(answers(*remote, 5, options), wanted);
+    }
+  }
 }
 
 // F8: a client that leaves: its sequences are gone from all stages.

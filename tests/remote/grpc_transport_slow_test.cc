@@ -27,7 +27,7 @@ double cpu_seconds() {
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
-// Pings go out every 10 s, and an answer is waited for 5 s.
+// Pings go out every 10 s, and an answer is waited for 15 s.
 TEST(GrpcSlow, AnEndThatFallsSilentIsLostAtBothSidesAndOneThatIsIdleIsNot) {
   Awaited<Clock::time_point> server_lost;
   GrpcServer server("127.0.0.1:0", {}, [&](const GrpcPeer&, std::unique_ptr<MessageStream> stream) {
@@ -45,8 +45,8 @@ TEST(GrpcSlow, AnEndThatFallsSilentIsLostAtBothSidesAndOneThatIsIdleIsNot) {
   const auto start = Clock::now();
   const double cpu = cpu_seconds();
   EXPECT_EQ(failure_of([&] { (void)client->read(); }).kind, ErrorKind::stage_lost);
-  EXPECT_LT(Clock::now() - start, seconds(30));
-  EXPECT_LT(server_lost.take() - start, seconds(30));
+  EXPECT_LT(Clock::now() - start, seconds(40));
+  EXPECT_LT(server_lost.take() - start, seconds(40));
   std::this_thread::sleep_until(start + seconds(25));  // further pings of the idle one
   EXPECT_LT(cpu_seconds() - cpu, 0.05 * 25);
   idle->write(message_of("hello"));

@@ -286,7 +286,13 @@ std::string scrape(const std::string& address) {
   EXPECT_EQ(::send(socket, request.data(), request.size(), MSG_NOSIGNAL), static_cast<ssize_t>(request.size()));
   std::string text;
   char buffer[4096];
-  for (ssize_t got = 0; (got = ::recv(socket, buffer, sizeof(buffer), 0)) > 0;) text.append(buffer, static_cast<size_t>(got));
+  size_t wanted = std::string::npos;  // the server keeps a connection open for a while
+  for (ssize_t got = 0; text.size() < wanted && (got = ::recv(socket, buffer, sizeof(buffer), 0)) > 0;) {
+    text.append(buffer, static_cast<size_t>(got));
+    const size_t end = text.find("\r\n\r\n");
+    const size_t length = text.find("Content-Length: ");
+    if (end != std::string::npos && length < end) wanted = end + 4 + std::stoul(text.substr(length + 16));
+  }
   ::close(socket);
   EXPECT_THAT(text, testing::StartsWith("HTTP/1.1 200"));
   return text.substr(text.find("\r\n\r\n") + 4);

@@ -31,7 +31,7 @@ struct Resharding {
   std::function<std::string(const std::string& tensor)> name_of = [](const std::string& tensor) {
     return tensor;
   };  // empty: left out
-  std::function<Shape(const TensorEntry& tensor)> shape_of = [](const TensorEntry& tensor) { return tensor.shape; };
+  std::function<void(TensorSpec& spec, std::vector<std::byte>& bytes)> change;  // of each tensor; absent: none
   bool index = true;
 };
 
@@ -56,15 +56,17 @@ inline void write_sharded(const std::filesystem::path& from, const std::filesyst
   }
   for (const auto& [file, tensors] : files) {
     std::vector<TensorSpec> specs;
+    std::vector<std::vector<std::byte>> data;
     for (const auto& [name, stored] : tensors) {
-      specs.push_back({name, stored.entry.dtype, how.shape_of(stored.entry)});
+      const SafetensorsFile source(stored.file);
+      const std::span<const std::byte> bytes = source.bytes(stored.entry);
+      specs.push_back({name, stored.entry.dtype, stored.entry.shape});
+      data.emplace_back(bytes.begin(), bytes.end());
+      if (how.change) how.change(specs.back(), data.back());
       weight_map[name] = file;
     }
     SafetensorsWriter writer(to / file, specs);
-    for (const auto& [name, stored] : tensors) {
-      const SafetensorsFile source(stored.file);
-      writer.append(name, source.bytes(stored.entry));
-    }
+    for (size_t i = 0; i < specs.size(); ++i) writer.append(specs[i].name, data[i]);
     writer.finish();
   }
   if (how.index) std::ofstream(to / kShardIndexName) << Json{{"metadata", Json::object()}, {"weight_map", weight_map}}.dump(1);

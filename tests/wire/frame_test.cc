@@ -101,7 +101,7 @@ TEST(Frame, NoTensorByteIsCopied) {
 // Every value that a conversion would change: NaNs with a payload, both zeros, subnormals, infinities, and the ends of
 // integers.
 std::shared_ptr<const Tensor> edge_values(DType dtype) {
-  const auto words = [&]<class T>(std::vector<T> values) {
+  const auto words = [&]<class T>(const std::vector<T>& values) {
     return tensor_of(dtype, {static_cast<int64_t>(values.size())}, values);
   };
   switch (dtype) {

@@ -20,7 +20,6 @@ namespace {
 
 using namespace std::chrono_literals;
 using testing::HasSubstr;
-using wire_test::add;
 using wire_test::expect_same;
 using wire_test::message_of;
 using wire_test::message_of_error;
@@ -50,6 +49,13 @@ Frame payload(uint64_t step, int64_t bytes = 64) {
   frame.type = FrameType::payload;
   frame.step = step;
   frame.tensors.push_back(FrameTensor::of(TensorKind::hidden, pattern(DType::u8, {bytes}, static_cast<uint32_t>(step))));
+  return frame;
+}
+
+Frame ping(uint64_t number) {
+  Frame frame;
+  frame.type = FrameType::ping;
+  frame.step = number;
   return frame;
 }
 
@@ -85,6 +91,9 @@ class ScriptedStream final : public MessageStream {
     std::deque<std::vector<std::byte>> to_read;
     std::vector<std::vector<std::byte>> written;
     bool hold_writes = false;
+    int writers = 0;  // that wait in write()
+    int readers = 0;  // that wait in read()
+    int pings = 0;    // to come, one after each pong
     bool ended = false;
     bool cancelled = false;
     std::string reason;
@@ -109,6 +118,10 @@ class ScriptedStream final : public MessageStream {
       ended = true;
       changed.notify_all();
     }
+    void wait_for_writer() {
+      std::unique_lock lock(mutex);
+      EXPECT_TRUE(changed.wait_for(lock, kLong, [&] { return writers > 0; }));
+    }
     // The types of the frames that were written, once there are `count` messages.
     std::vector<int> types(size_t count) {
       std::unique_lock lock(mutex);
@@ -123,14 +136,28 @@ class ScriptedStream final : public MessageStream {
 
   void write(const EncodedMessage& message) override {
     std::unique_lock lock(script_->mutex);
+    ++script_->writers;
+    script_->changed.notify_all();
     script_->changed.wait(lock, [&] { return script_->cancelled || !script_->hold_writes; });
+    --script_->writers;
     if (script_->cancelled) fail(ErrorKind::stage_lost, "scripted", "{}", script_->reason);
     script_->written.push_back(wire_test::bytes_of(message));
+    const auto type = wire_layout::get<uint16_t>(script_->written.back().data() + wire_layout::kTypeAt);
+    if (script_->pings > 0 && type == static_cast<uint16_t>(FrameType::pong)) {
+      --script_->pings;
+      script_->to_read.push_back(wire_test::encoded(ping(1)).front());
+      script_->changed.notify_all();
+      // Until the link has dealt with it.
+      script_->changed.wait(lock, [&] { return script_->cancelled || (script_->to_read.empty() && script_->readers > 0); });
+    }
     script_->changed.notify_all();
   }
   std::optional<ReceivedMessage> read() override {
     std::unique_lock lock(script_->mutex);
+    ++script_->readers;
+    script_->changed.notify_all();
     script_->changed.wait(lock, [&] { return script_->cancelled || script_->ended || !script_->to_read.empty(); });
+    --script_->readers;
     if (script_->cancelled) fail(ErrorKind::stage_lost, "scripted", "{}", script_->reason);
     if (script_->to_read.empty()) return std::nullopt;
     const wire_test::Received message = wire_test::received(script_->to_read.front());
@@ -247,15 +274,27 @@ TEST(Link, AStreamThatTakesNothingIsATimeout) {
   EXPECT_THAT(message_of_error(ErrorKind::stage_lost, [&] { (void)scripted.link->receive(); }), HasSubstr("within 0.1 s"));
 }
 
-TEST(Link, AFrameThatWaitedBehindAnotherIsTakenBackWhole) {
+TEST(Link, AFrameThatWasNotBegunIsTakenBackWithItsCredit) {
+  Scripted scripted({.limits = {}, .credits = 1, .send_timeout = 0.1});
+  scripted.script->hold(true);
+  scripted.link->ping();
+  scripted.script->wait_for_writer();  // the ping
+  EXPECT_THAT(message_of_error(ErrorKind::stage_timeout, [&] { scripted.link->send(payload(1)); }),
+              HasSubstr("send: wanted the stream to take a message within 0.1 s"));
+  scripted.script->hold(false);
+  scripted.link->send(payload(2));
+  EXPECT_THAT(scripted.script->types(2), testing::ElementsAre(7, 2));
+  EXPECT_EQ(scripted.link->counters().frames_sent, 2);
+}
+
+TEST(Link, WhoWaitsBehindAFrameThatIsStuckLosesTheLinkToo) {
   Scripted scripted({.limits = {}, .credits = 2, .send_timeout = 0.3});
   scripted.script->hold(true);
-  auto stuck = in_thread([&] { message_of_error(ErrorKind::stage_timeout, [&] { scripted.link->send(payload(1)); }); });
-  std::this_thread::sleep_for(100ms);
-  // Neither is written; the second gives up later than the first, which loses the link for both.
-  const std::string message = message_of_error(ErrorKind::stage_lost, [&] { scripted.link->send(payload(2)); });
-  EXPECT_THAT(message, HasSubstr("within 0.3 s"));
-  stuck.get();
+  auto stuck = in_thread([&] { return message_of_error(ErrorKind::stage_timeout, [&] { scripted.link->send(payload(1)); }); });
+  scripted.script->wait_for_writer();
+  std::this_thread::sleep_for(50ms);  // it gives up later than the first
+  EXPECT_THAT(message_of_error(ErrorKind::stage_lost, [&] { scripted.link->send(payload(2)); }), HasSubstr("within 0.3 s"));
+  EXPECT_THAT(stuck.get(), HasSubstr("within 0.3 s"));
 }
 
 TEST(Link, PingIsAnsweredByTheReaderAndTimed) {
@@ -286,40 +325,30 @@ TEST(Link, PongAndCreditGoBetweenTheChunksOfAFrame) {
   Frame large = payload(1, 640);
   large.type = FrameType::control;
   auto sender = in_thread([&] { scripted.link->send(large); });
-  while (scripted.link->counters().frames_received < 1) {  // until the ping was read
-    Frame ping;
-    ping.type = FrameType::ping;
-    ping.step = 9;
-    scripted.script->give(ping);
-    scripted.script->give(control("then"));
-    EXPECT_EQ(std::string(scripted.link->receive()->message()), "then");
-  }
+  scripted.script->wait_for_writer();  // the first chunk
+  scripted.script->give(ping(9));
+  scripted.script->give(control("then"));
+  EXPECT_EQ(std::string(scripted.link->receive()->message()), "then");
   scripted.link->grant(2);
   scripted.script->hold(false);
   ASSERT_TRUE(is_ready(sender));
-  const std::vector<int> types = scripted.script->types(12);
-  ASSERT_EQ(types.size(), 12U);
-  EXPECT_EQ(types.back(), 9);  // the last chunk comes last
-  EXPECT_EQ(std::count(types.begin(), types.end(), 8), 1);
-  EXPECT_EQ(std::count(types.begin(), types.end(), 5), 1);
+  EXPECT_THAT(scripted.script->types(12), testing::ElementsAre(9, 5, 9, 8, 9, 9, 9, 9, 9, 9, 9, 9));
 }
 
 TEST(Link, AFloodOfPingsKeepsNoFrameBack) {
+  constexpr int kPings = 1000;
   Scripted scripted;
-  std::atomic<bool> stop = false;
-  auto flood = in_thread([&] {
-    Frame ping;
-    ping.type = FrameType::ping;
-    while (!stop) {
-      ++ping.step;
-      scripted.script->give(ping);
-      std::this_thread::sleep_for(10us);
-    }
-  });
+  scripted.script->pings = kPings;  // a pong is never written without the next being due
+  scripted.script->hold(true);
   auto reader = drain(*scripted.link);
-  for (int i = 0; i < 20; ++i) scripted.link->send(control("x"));
-  stop = true;
-  flood.get();
+  scripted.script->give(ping(1));
+  scripted.script->wait_for_writer();  // the first pong
+  auto sender = in_thread([&] { scripted.link->send(control("x")); });
+  std::this_thread::sleep_for(20ms);
+  scripted.script->hold(false);
+  ASSERT_TRUE(is_ready(sender));
+  const std::vector<int> types = scripted.script->types(kPings + 2);
+  EXPECT_LT(std::find(types.begin(), types.end(), 9) - types.begin(), 100);
   scripted.script->end();
   EXPECT_EQ(reader.get(), 0);
 }
@@ -391,6 +420,7 @@ TEST(Link, CreditsOfNoSenseAreRefused) {
     credit.type = FrameType::credit;
     credit.step = count;
     scripted.script->give(credit);
+    scripted.script->end();
     EXPECT_THAT(message_of_error(ErrorKind::stage_lost, [&] { (void)scripted.link->receive(); }),
                 HasSubstr("credit: wanted 1 to 1048575 frames, found " + std::to_string(count)));
   }
@@ -399,6 +429,7 @@ TEST(Link, CreditsOfNoSenseAreRefused) {
 TEST(Link, WhoWaitsForCreditLearnsThatTheOtherEndFinished) {
   const Links links = make_links({.limits = {}, .credits = 0});
   auto sender = in_thread([&] { return message_of_error(ErrorKind::stage_lost, [&] { links.a->send(payload(1)); }); });
+  std::this_thread::sleep_for(50ms);
   links.b->finish();
   EXPECT_FALSE(links.a->receive().has_value());
   ASSERT_TRUE(is_ready(sender));

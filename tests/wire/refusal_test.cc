@@ -12,7 +12,6 @@ using namespace wire_layout;
 using testing::HasSubstr;
 using wire_test::add;
 using wire_test::encoded;
-using wire_test::message_of;
 using wire_test::message_of_error;
 using wire_test::pattern;
 using wire_test::sign;
@@ -226,7 +225,7 @@ TEST(Refusal, ChunksOutOfOrder) {
   limits.chunk = 8;
   const auto chunks = encoded(sound(), limits);  // 29 bytes: 4 chunks
   ASSERT_EQ(chunks.size(), 4U);
-  const auto after = [&](size_t count, Bytes message) {
+  const auto after = [&](size_t count, const Bytes& message) {
     FrameDecoder decoder(limits);
     for (size_t i = 0; i < count; ++i) EXPECT_FALSE(add(decoder, chunks[i]).has_value());
     return refusal(decoder, message);
@@ -252,6 +251,7 @@ TEST(Refusal, ChunksOutOfOrder) {
   EXPECT_THAT(after(1, field(1, kStepAt, uint64_t{9})), HasSubstr("chunk 1: step: wanted 0, found 9"));
   EXPECT_THAT(after(1, field(1, kMicroBatchAt, uint32_t{9})), HasSubstr("chunk 1: micro-batch: wanted 0, found 9"));
   EXPECT_THAT(after(1, field(1, kFlagsAt, uint16_t{7})), HasSubstr("flag of the last chunk: wanted false, found true"));
+  EXPECT_THAT(after(0, field(0, kFlagsAt, uint16_t{7})), HasSubstr("flag of the last chunk: wanted false, found true"));
   EXPECT_THAT(after(3, field(3, kFlagsAt, uint16_t{3})), HasSubstr("flag of the last chunk: wanted true, found false"));
   Bytes shorter = chunks[1];
   shorter.pop_back();

@@ -10,6 +10,7 @@
 #include "pipeline/remote/grpc_transport.h"
 #include "pipeline/remote/local_cluster.h"
 #include "pipeline/remote/remote_executor.h"
+#include "pipeline/wire/link.h"
 
 namespace weft {
 namespace {
@@ -75,6 +76,7 @@ void apply(const ModelFlags& flags, ClusterSecurity& security) {
 
 LoadedExecutor ModelFlags::load_distributed() const {
   RemoteModelOptions remote;
+  remote.activation = activation_dtype;
   remote.model = options();
   remote.build = fmt::format("0.1.0 {}", kBuildCommit);
   remote.trace = pp_trace;
@@ -93,6 +95,7 @@ LoadedExecutor ModelFlags::load_distributed() const {
     const TransportSecurity security = transport_security(remote.cluster.security);
     for (int64_t s = 0; s < remote.cluster.stages; ++s) security.require_usable(remote.cluster.stage(s).address);
     apply(*this, remote.cluster.timeouts);
+    remote.link = wire.options(security.tls());
     return connect_and_load(std::move(remote), display);
   }
   // The split is checked before anything is started.
@@ -123,6 +126,7 @@ LoadedExecutor ModelFlags::load_distributed() const {
     if (line.find("waiting for") == std::string::npos) display->note(line);  // they start with this process
   };
   remote.processes = processes;
+  remote.link = wire.options(true);
   LoadedExecutor loaded = connect_and_load(std::move(remote), display);
   processes->reached();
   return loaded;

@@ -14,6 +14,7 @@
 #include "pipeline/remote/observe.h"
 #include "pipeline/remote/stage_metrics.h"
 #include "pipeline/remote/worker.h"
+#include "pipeline/wire/link.h"
 
 namespace weft {
 namespace {
@@ -42,11 +43,20 @@ struct Flags {
   int threads = 0;
   bool reference = false;
   bool insecure = false;
+  std::string tls_cert;
+  std::string tls_key;
+  std::string tls_ca;
+  std::string token_file;
+  WireFlags wire;
 };
 
 ExitCode stage(const Flags& flags) {
   ClusterSecurity given;
   given.allow_insecure = flags.insecure;
+  given.cert = flags.tls_cert;
+  given.key = flags.tls_key;
+  given.ca = flags.tls_ca;
+  given.token_file = flags.token_file;
   const ClusterConfig cluster = read_cluster_config(flags.config, given);
   const ClusterNode& node = cluster.node(flags.node);
   if (node.role != NodeRole::stage) {
@@ -71,7 +81,7 @@ ExitCode stage(const Flags& flags) {
   options.backend = flags.device == "cuda" ? ops::Backend::cuda : flags.reference ? ops::Backend::reference : ops::Backend::cpu;
   options.memory = !flags.memory.empty() ? parse_memory(flags.memory) : node.memory_bytes;
   options.timeouts = cluster.timeouts;
-  options.link = link_options();
+  options.link = flags.wire.options(security.tls() || address.starts_with("unix:"));
   options.load_audit = flags.load_audit;
   options.connect = [security](const NodeAddress& to, double timeout) { return connect_grpc(to, security, timeout); };
   options.log = [](const std::string& line) { write_note(line); };
@@ -124,6 +134,11 @@ void add_stage(CLI::App& app, Command& command) {
       ->needs(port)
       ->capture_default_str();
   sub->add_flag("--reference", flags->reference, "The plain scalar operators: slow, for comparison");
+  sub->add_option("--tls-cert", flags->tls_cert, "Certificate (PEM) instead of the cluster file's")->type_name("FILE");
+  sub->add_option("--tls-key", flags->tls_key, "Its key (PEM)")->type_name("FILE");
+  sub->add_option("--tls-ca", flags->tls_ca, "The authority of the other ends' certificates (PEM)")->type_name("FILE");
+  sub->add_option("--cluster-token-file", flags->token_file, "Shared secret of the cluster")->type_name("FILE");
+  flags->wire.add(*sub);
   sub->add_flag("--insecure", flags->insecure, "Allow plaintext on an address that is not loopback");
   sub->callback([flags, &command] { command.run = [flags] { return stage(*flags); }; });
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/error.h"
 #include "base/file.h"
 #include "formats/shard_index.h"
 #include "model/checkpoint.h"
@@ -51,8 +52,18 @@ LoadedExecutor load_remote_executor(RemoteModelOptions options) {
     model = plan_model(remote.config);
     loaded.notes.emplace_back("the shards are not here: the plan's sizes are estimated from config.json");
   }
+  const auto check_activation = [&](ops::Profile profile) {
+    const std::string made = profile == ops::Profile::bf16 ? "bf16" : "f32";
+    if (options.activation.empty() || options.activation == made) return;
+    fail(ErrorKind::bad_input, "--activation-dtype", "wanted {} with profile {}, found {}", made, ops::to_string(profile),
+         options.activation);
+  };
   remote.plan = [&, one_host = options.processes != nullptr](const std::vector<int64_t>& memory) {
-    if (one_host) return plan_stages(model, loaded.max_context, options.model);
+    if (one_host) {
+      Plan plan = plan_stages(model, loaded.max_context, options.model);
+      check_activation(plan.profile);
+      return plan;
+    }
     PlanOptions wanted;
     wanted.stages = options.cluster.stages;
     if (options.cluster.layers) wanted.layers = *options.cluster.layers;
@@ -62,14 +73,16 @@ LoadedExecutor load_remote_executor(RemoteModelOptions options) {
     wanted.tokens = TokenCount(std::min(options.cluster.kv_tokens, loaded.max_context));
     wanted.prefill_chunk = options.model.prefill_chunk;
     wanted.profile = options.model.profile;
-    return make_plan(model, wanted);
+    Plan plan = make_plan(model, wanted);
+    check_activation(plan.profile);
+    return plan;
   };
   const TransportSecurity security = transport_security(options.cluster.security);
   remote.connect = [security](const NodeAddress& to, double timeout) { return connect_grpc(to, security, timeout); };
   remote.cluster = options.cluster;
   remote.build = options.build;
   remote.prefill_chunk = options.model.prefill_chunk;
-  remote.link = link_options();
+  remote.link = options.link;
   remote.before_connect = options.before_connect;
   remote.progress = options.progress;
   remote.loading = options.loading;

@@ -8,11 +8,11 @@
 
 #include "engine/executor_loader.h"
 #include "pipeline/remote/cluster_config.h"
+#include "pipeline/wire/link.h"
 
 namespace weft {
 
 struct TransportSecurity;
-struct LinkOptions;
 
 [[nodiscard]] TransportSecurity transport_security(const ClusterSecurity& security);
 [[nodiscard]] LinkOptions link_options();  // of every link of the program
@@ -20,8 +20,10 @@ struct LinkOptions;
 struct RemoteModelOptions {
   ModelOptions model;  // dir: configuration and tokenizer; of the shards only headers are read, where they are here
   ClusterConfig cluster;
-  std::string build;                                                        // version and commit, for messages
-  std::filesystem::path trace;                                              // Chrome trace; empty: none
+  LinkOptions link = link_options();
+  std::string activation;       // "f32" or "bf16": what the boundaries are to be; empty: what the profile says
+  std::string build;            // version and commit, for messages
+  std::filesystem::path trace;  // Chrome trace; empty: none
   std::function<void(int64_t stage)> before_connect;                        // RemoteOptions
   std::function<void(const std::string& line)> progress;                    // likewise
   std::function<void(int64_t stage, int64_t done, int64_t total)> loading;  // likewise

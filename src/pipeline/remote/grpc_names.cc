@@ -1,7 +1,7 @@
 #include "pipeline/remote/grpc_names.h"
 
 #include <fmt/format.h>
-#include <grpc/grpc.h>
+#include <grpcpp/version_info.h>
 
 #include "pipeline/remote/grpc_transport.h"
 
@@ -17,6 +17,6 @@ grpc::Status refusal(grpc::StatusCode code, const std::string& message) {
   return {code, fmt::format("{}... ({} bytes more)", message.substr(0, kLongest), message.size() - kLongest)};
 }
 
-std::string grpc_version() { return ::grpc_version_string(); }
+std::string grpc_version() { return GRPC_CPP_VERSION_STRING; }
 
 }  // namespace weft

@@ -38,7 +38,9 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 constexpr int kKeepaliveMs = 10'000;
-constexpr int kKeepaliveTimeoutMs = 5'000;
+// gRPC makes it the socket's TCP_USER_TIMEOUT too, which ends a connection whose bytes are not acknowledged that long, pings or
+// not. Above the 6 s of heartbeats, which then decide.
+constexpr int kKeepaliveTimeoutMs = 15'000;
 constexpr int kMinPingIntervalMs = 5'000;
 constexpr int kHandshakeMs = 10'000;
 constexpr int kIdleConnectionMs = 30'000;  // a connection without a call: none of ours

@@ -6,14 +6,13 @@
 #include <memory>
 #include <string>
 #include <vector>
+#include <weft.pb.h>
 
 #include "base/guard.h"
 #include "model/sequence_state.h"
 #include "pipeline/plan.h"
 #include "pipeline/stage_runner.h"
 #include "pipeline/wire/frame.h"
-
-#include "weft.pb.h"
 
 namespace weft {
 

@@ -271,9 +271,10 @@ std::vector<EncodedMessage> encode_frame(const Frame& frame, const FrameLimits& 
 
   Pieces pieces(frame, offsets);
   std::vector<EncodedMessage> messages(static_cast<size_t>(count));
+  messages.front().head = std::move(first);
   for (int64_t i = 0; i < count; ++i) {
     EncodedMessage& message = messages[static_cast<size_t>(i)];
-    message.head = i == 0 ? std::move(first) : head_of(frame, kHeaderBytes, payload, false);
+    if (i > 0) message.head = head_of(frame, kHeaderBytes, payload, false);
     uint16_t flags = chunked ? kFlagChunked : 0;
     if (chunked && i == count - 1) flags |= kFlagLastChunk;
     put(message.head.data() + kFlagsAt, flags);

@@ -137,7 +137,7 @@ class FrameDecoder {
   //
   // A peer of a newer minor version may send types of frame that are unknown here: these are nothing, and counted. Its unknown
   // flags and the ends of its tables are left unread.
-  [[nodiscard]] std::optional<Frame> add(std::span<const std::byte> bytes, std::shared_ptr<const void> owner);
+  [[nodiscard]] std::optional<Frame> add(std::span<const std::byte> bytes, const std::shared_ptr<const void>& owner);
 
   [[nodiscard]] bool incomplete() const { return partial_ != nullptr; }  // chunks of a frame are missing
   [[nodiscard]] int64_t ignored() const { return ignored_; }             // messages of unknown types

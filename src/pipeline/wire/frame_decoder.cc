@@ -224,7 +224,7 @@ FrameDecoder::Header FrameDecoder::read_header(std::span<const std::byte> bytes)
   return header;
 }
 
-std::optional<Frame> FrameDecoder::add(std::span<const std::byte> bytes, std::shared_ptr<const void> owner) {
+std::optional<Frame> FrameDecoder::add(std::span<const std::byte> bytes, const std::shared_ptr<const void>& owner) {
   Header header = read_header(bytes);
   if (!is_known(header.type)) {
     if (!header.newer) refuse("frame type", "1 to 9", header.type);
