@@ -176,12 +176,18 @@ std::optional<ReceivedMessage> GrpcCall::read_until(std::optional<Clock::time_po
     queue_.pop_front();
     read_ahead(lock);
     lock.unlock();
-    ReceivedMessage message = to_message(buffer);
-    const std::byte last = message.bytes.back();
-    message.bytes = message.bytes.first(message.bytes.size() - 1);
-    if (last == kMore) return message;
+    ReceivedMessage message;
+    const auto failure = guard([&] {
+      message = to_message(buffer);
+      const auto last = static_cast<int>(message.bytes.back());
+      if (last != 0) fail(ErrorKind::stage_lost, "grpc", "wanted a message with a 0 behind it, found {}", last);
+    });
+    if (!failure) {
+      message.bytes = message.bytes.first(message.bytes.size() - 1);
+      return message;
+    }
     lock.lock();
-    break_off(lock, fmt::format("wanted a message with a 0 behind it, found {}", static_cast<int>(last)));
+    break_off(lock, failure->message);  // never goes on without a message
     raise_lost();
   }
   if (peer_ended_) return std::nullopt;
@@ -357,10 +363,11 @@ bool GrpcClientCall::drop() noexcept {
 }
 
 void GrpcClientCall::OnReadInitialMetadataDone(bool ok) {
-  const Lock lock(mutex_);
-  const bool accepted = ok && context_.GetServerInitialMetadata().contains(kAcceptedKey);
-  accepted_ = accepted;
-  changed_.notify_all();
+  react([&] {
+    const Lock lock(mutex_);
+    accepted_ = ok && context_.GetServerInitialMetadata().contains(kAcceptedKey);
+    changed_.notify_all();
+  });
 }
 
 void GrpcClientCall::OnReadDone(bool ok) {
@@ -373,8 +380,11 @@ void GrpcClientCall::OnWriteDone(bool ok) {
 void GrpcClientCall::OnDone(const grpc::Status& status) {
   const Lock lock(mutex_);
   done_ = true;
-  status_ = status;
-  lose(status.ok() ? "the other end ended the call" : status.error_message());
+  (void)guard([&] {
+    status_ = status;
+    lose(status.ok() ? "the other end ended the call" : status.error_message());
+  });
+  changed_.notify_all();
 }
 
 // --- MessageStream ----------------------------------------------------------------------------------------------------------

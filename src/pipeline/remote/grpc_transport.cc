@@ -1,5 +1,6 @@
 #include "pipeline/remote/grpc_transport.h"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstring>
@@ -47,6 +48,8 @@ constexpr int kIdleConnectionMs = 30'000;  // a connection without a call: none 
 constexpr seconds kCloseServer{2};         // for the last statuses to leave
 constexpr seconds kProof{10};              // for a client to prove that it has the token
 constexpr seconds kProbe{3};               // to find out why a connection failed
+constexpr milliseconds kLeastProbe{500};   // though the time to connect is over
+constexpr double kLongestWait = 1e6;       // seconds
 
 // A call that is refused before it has a stream.
 class Refusal final : public grpc::ServerGenericBidiReactor {
@@ -97,14 +100,15 @@ void require_unused(const ParsedAddress& address) {
 
 // Why a call was not accepted. gRPC tells of a refused handshake as of any lost connection: a second one is asked.
 [[noreturn]] void raise_refused(const NodeAddress& to, const TransportSecurity& security, const NameCheck& check,
-                                const grpc::Status& status) {
+                                const grpc::Status& status, GrpcCall::Clock::time_point deadline) {
   const std::string who = fmt::format("node '{}' at {}", to.node, to.address);
   if (const std::string name = check.refused(); !name.empty()) fail(ErrorKind::security, "grpc", "{}: {}", who, name);
   const grpc::StatusCode code = status.error_code();
   if (code == grpc::StatusCode::UNAUTHENTICATED || code == grpc::StatusCode::PERMISSION_DENIED)
     fail(ErrorKind::security, "grpc", "{} refused this end: {}", who, status.error_message());
   if (code == grpc::StatusCode::UNAVAILABLE) {
-    const TlsVerdict verdict = probe_tls(to.address, security, GrpcCall::Clock::now() + kProbe);
+    const auto now = GrpcCall::Clock::now();
+    const TlsVerdict verdict = probe_tls(to.address, security, std::clamp(deadline, now + kLeastProbe, now + kProbe));
     if (security.tls() && !verdict.refused.empty()) fail(ErrorKind::security, "grpc", "{}: {}", who, verdict.refused);
     if (!security.tls() && verdict.speaks_tls)
       fail(ErrorKind::security, "grpc", "{}: it wants TLS, and this end has no certificate", who);
@@ -270,7 +274,8 @@ const std::string& GrpcServer::address() const { return impl_->address; }
 
 std::unique_ptr<MessageStream> connect_grpc(const NodeAddress& to, const TransportSecurity& security, double timeout) {
   using Clock = GrpcCall::Clock;
-  const auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(timeout));
+  const auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                                           std::chrono::duration<double>(std::clamp(timeout, 0.0, kLongestWait)));
   const ParsedAddress parsed = parse_address(to.address, false);
   security.require_usable(to.address);
   route_grpc_log();
@@ -286,7 +291,7 @@ std::unique_ptr<MessageStream> connect_grpc(const NodeAddress& to, const Transpo
   call->start();
   if (!call->wait_answered(deadline))
     fail(ErrorKind::unreachable, "grpc", "node '{}' at {}: no answer within {} s", to.node, to.address, timeout);
-  if (!call->accepted()) raise_refused(to, security, *check, call->status());
+  if (!call->accepted()) raise_refused(to, security, *check, call->status(), deadline);
   if (!token.empty() && !security.tls()) {
     const Metadata& sent = call->context().GetServerInitialMetadata();
     const TokenChallenge challenge(token, nonce, value_of(sent, kNonceKey).value_or(""));
