@@ -20,13 +20,14 @@ constexpr milliseconds kLinger{2000};  // for the other end to take what was wri
 constexpr seconds kLetGo{10};          // for gRPC to end a call that is cancelled: local work, no waiting for the other end
 constexpr size_t kCopied = 1024;       // bytes up to which a copy is cheaper than an owner
 constexpr std::align_val_t kAlignment{64};
+constexpr std::byte kMore{0};  // behind the bytes of each message; what has not even that byte is the end
 
 void drop_owner(void* owner) { delete static_cast<std::shared_ptr<const void>*>(owner); }
 
 // The bytes as gRPC wants them. Large parts are not copied: the slice keeps their owner for as long as gRPC looks at them.
 grpc::ByteBuffer to_buffer(const EncodedMessage& message) {
   std::vector<grpc::Slice> slices;
-  slices.reserve(1 + message.parts.size());
+  slices.reserve(2 + message.parts.size());
   if (!message.head.empty()) slices.emplace_back(message.head.data(), message.head.size());
   for (const FrameTensor& part : message.parts) {
     const auto bytes = static_cast<size_t>(part.view.bytes());
@@ -39,6 +40,7 @@ grpc::ByteBuffer to_buffer(const EncodedMessage& message) {
       (void)owner.release();  // now the slice's
     }
   }
+  slices.emplace_back(&kMore, 1);
   return {slices.data(), slices.size()};
 }
 
@@ -55,12 +57,6 @@ ReceivedMessage to_message(const grpc::ByteBuffer& buffer) {
     filled += slice.size();
   }
   return {{memory.get(), length}, memory};
-}
-
-int64_t bytes_of(const EncodedMessage& message) {
-  auto bytes = static_cast<int64_t>(message.head.size());
-  for (const FrameTensor& part : message.parts) bytes += part.view.bytes();
-  return bytes;
 }
 
 }  // namespace
@@ -117,6 +113,7 @@ void GrpcCall::read_done(bool ok) {
     }
     if (in_.Length() == 0) {
       peer_ended_ = true;
+      if (finished_ && !end_waits_) both_ended(lock);
     } else {
       queue_.push_back(std::move(in_));
     }
@@ -136,6 +133,7 @@ void GrpcCall::write_done(bool ok) {
   } else if (end_waits_ && !closing_) {
     end_waits_ = false;
     write_end(lock);
+    if (peer_ended_) both_ended(lock);
   }
   changed_.notify_all();
 }
@@ -147,12 +145,13 @@ void GrpcCall::write_end(Lock& lock) {
 }
 
 void GrpcCall::write(const EncodedMessage& message) {
-  const int64_t bytes = bytes_of(message);
-  if (bytes == 0 || bytes > kMessageLimit)
-    fail(ErrorKind::bad_input, "grpc", "message to {}: wanted 1 to {} bytes, found {}", peer_, kMessageLimit, bytes);
+  const int64_t bytes = message.bytes();
+  if (bytes > kMessageLimit)
+    fail(ErrorKind::bad_input, "grpc", "message to {}: wanted at most {} bytes, found {}", peer_, kMessageLimit, bytes);
   grpc::ByteBuffer buffer = to_buffer(message);
   Lock lock(mutex_);
-  if (finished_) fail(ErrorKind::internal, "grpc", "stream to {}: a message after finish()", peer_);
+  if (finished_)
+    fail(ErrorKind::internal, "grpc", "stream to {}: wanted a stream that was not finished, found one that was", peer_);
   const auto free = [this] { return lost_ || (!writing_ && !write_failed_ && !closing_); };
   changed_.wait(lock, free);
   if (lost_) raise_lost();
@@ -177,7 +176,13 @@ std::optional<ReceivedMessage> GrpcCall::read_until(std::optional<Clock::time_po
     queue_.pop_front();
     read_ahead(lock);
     lock.unlock();
-    return to_message(buffer);
+    ReceivedMessage message = to_message(buffer);
+    const std::byte last = message.bytes.back();
+    message.bytes = message.bytes.first(message.bytes.size() - 1);
+    if (last == kMore) return message;
+    lock.lock();
+    break_off(lock, fmt::format("wanted a message with a 0 behind it, found {}", static_cast<int>(last)));
+    raise_lost();
   }
   if (peer_ended_) return std::nullopt;
   raise_lost();
@@ -197,6 +202,7 @@ void GrpcCall::finish() noexcept {
     end_waits_ = true;
   } else if (!write_failed_) {
     write_end(lock);
+    if (peer_ended_) both_ended(lock);
   }
 }
 
@@ -218,6 +224,7 @@ void GrpcServerCall::accept() {
 
 void GrpcServerCall::handler_ended(const std::optional<Failure>& failure) noexcept {
   Lock lock(mutex_);
+  if (closing_) return;
   if (failure) {
     const bool refused = failure->kind == ErrorKind::security;
     status_ = refusal(refused ? grpc::StatusCode::UNAUTHENTICATED : grpc::StatusCode::ABORTED, failure->message);
@@ -227,10 +234,16 @@ void GrpcServerCall::handler_ended(const std::optional<Failure>& failure) noexce
     status_ = refusal(grpc::StatusCode::ABORTED, "the other end left the stream without finishing it");
   }
   lose("the handler of the call has returned");
-  if (closing_) return;
   if (!failure) return close(lock);  // what was written arrives first
   closing_ = true;
   outside(lock, [this] { abort(); });
+}
+
+void GrpcServerCall::both_ended(Lock& lock) {
+  if (closing_) return;
+  status_ = grpc::Status::OK;  // the client need not wait for the handler to return
+  lose("both ends have finished");
+  close(lock);
 }
 
 bool GrpcServerCall::drop() noexcept {

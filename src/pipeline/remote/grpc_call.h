@@ -61,6 +61,7 @@ class GrpcCall {
   virtual void start_write() = 0;           // of out_
   virtual void abort() = 0;                 // reads and writes that are under way end at once
   virtual void release() = 0;               // called once: the call may end, nothing more will be started
+  virtual void both_ended(Lock& lock) = 0;  // this end's end is written or on its way, the other's has come
   virtual void input_over(Lock& lock) = 0;  // no read will succeed any more
 
   // gRPC's reactions.
@@ -142,6 +143,7 @@ class GrpcServerCall final : public GrpcCall, public grpc::ServerGenericBidiReac
   void start_write() override { StartWrite(&out_); }
   void abort() override;
   void release() override;
+  void both_ended(Lock& lock) override;
   void input_over(Lock& lock) override;
 
   grpc::GenericCallbackServerContext* context_;
@@ -177,6 +179,7 @@ class GrpcClientCall final : public GrpcCall, public grpc::ClientBidiReactor<grp
   void start_write() override { StartWrite(&out_); }
   void abort() override { context_.TryCancel(); }
   void release() override { RemoveHold(); }
+  void both_ended(Lock& /*lock*/) override {}  // the server's status comes next
   void input_over(Lock& lock) override { close(lock); }
 
   std::shared_ptr<grpc::Channel> channel_;

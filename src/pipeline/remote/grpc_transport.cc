@@ -84,7 +84,7 @@ grpc::ChannelArguments channel_arguments() {
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
-  arguments.SetMaxReceiveMessageSize(static_cast<int>(kMessageLimit));
+  arguments.SetMaxReceiveMessageSize(static_cast<int>(kMessageLimit) + 1);
   arguments.SetMaxSendMessageSize(-1);
   return arguments;
 }
@@ -138,7 +138,7 @@ struct GrpcServer::Impl final : public grpc::CallbackGenericService {
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
     builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeMs);
     builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kIdleConnectionMs);
-    builder.SetMaxReceiveMessageSize(static_cast<int>(kMessageLimit));
+    builder.SetMaxReceiveMessageSize(static_cast<int>(kMessageLimit) + 1);
     builder.SetMaxSendMessageSize(-1);
     builder.RegisterCallbackGenericService(this);
     int port = 0;

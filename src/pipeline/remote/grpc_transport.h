@@ -7,7 +7,7 @@
 // "unix:/path". Only the sources of this folder include gRPC.
 //
 // Sent bytes are not copied where their FrameTensor has an owner. A message that came lies in memory aligned to 64 bytes; it
-// was copied once. A message has at least one byte and at most 64 MiB. A client that is destroyed after finish() waits for up
+// was copied once. A message has at most 64 MiB. A client that is destroyed after finish() waits for up
 // to two seconds for the other end to take what was written.
 #pragma once
 

@@ -16,6 +16,7 @@
 #include "base/guard.h"
 #include "pipeline/remote/grpc_address.h"
 #include "pipeline/remote/grpc_transport.h"
+#include "pipeline/remote/node_address.h"
 #include "pipeline/remote/tls_files.h"
 
 namespace weft {
@@ -156,10 +157,9 @@ std::string read_token(const std::filesystem::path& file) {
 
 bool is_loopback(const std::string& address) {
   const ParsedAddress parsed = parse_address(address, true);
-  if (parsed.unix_socket || same_name(parsed.host, "localhost")) return true;
-  const std::string number = numeric_address(parsed.host);
-  if (number.size() == 4) return number.front() == 127;
-  return number == numeric_address("::1") && !number.empty();
+  NodeEndpoint end;
+  (parsed.unix_socket ? end.path : end.host) = parsed.host;
+  return end.loopback();
 }
 
 bool names_node(const std::vector<std::string>& names, const NodeAddress& node) {
