@@ -92,7 +92,7 @@ class NetworkFaults : public testing::Test {
 };
 
 // F1, F2: each stage in turn. The text so far, then one line with stage and cause; the stage comes back for the next request.
-TEST_F(NetworkFaults, AKilledStageEndsTheRequest) {
+TEST_F(NetworkFaults, F2AKilledStageEndsTheRequest) {
   const std::string one = one_process_answer();
   for (int s = 0; s < 3; ++s) {
     const auto run = hosts_.coordinator("generate", {"-p", kLong, "-n", "400"});
@@ -131,7 +131,7 @@ TEST_F(NetworkFaults, ACoordinatorOutlivesAKilledStage) {
 }
 
 // F3: silence for longer than heartbeats allow.
-TEST_F(NetworkFaults, AFrozenStageIsLostAndComesBack) {
+TEST_F(NetworkFaults, F3F4AFrozenStageIsLostAndComesBack) {
   const std::unique_ptr<Conversation> chat = talking();
   hosts_.stage(1).signal(SIGSTOP);
   const Clock::time_point frozen = Clock::now();
@@ -233,7 +233,7 @@ TEST_F(NetworkFaults, AStageIsCutOffFromTheCoordinator) {
 }
 
 // Slow is not lost: no request fails.
-TEST_F(NetworkFaults, AStageBehindASlowLink) {
+TEST_F(NetworkFaults, F5AStageBehindASlowLink) {
   const LinkFaults slow{.delay = 0.300, .loss = kUsualFaults.loss, .is_cut = false};
   hosts_.network().set(0, 2, slow);
   hosts_.network().set(1, 2, slow);
@@ -260,7 +260,7 @@ TEST_F(NetworkFaults, AStageThatStumbles) {
 }
 
 // F9: the stages keep their weights and drop its sequences.
-TEST_F(NetworkFaults, ACoordinatorIsKilledAndStartedAgain) {
+TEST_F(NetworkFaults, F9ACoordinatorIsKilledAndStartedAgain) {
   {
     const std::unique_ptr<Conversation> chat = talking();
     chat->process().signal(SIGKILL);

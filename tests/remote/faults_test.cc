@@ -375,6 +375,59 @@ TEST_F(RemoteFaults, F6F7AnErrorOfAStageIsItsRequests) {
   EXPECT_TRUE(same_bits(last, std::span(all).last(last.size())));
 }
 
+// A stage that counts how many compute at once.
+class CountingStage final : public Stage {
+ public:
+  struct Count {
+    std::atomic<int> now = 0;
+    std::atomic<int> most = 0;
+  };
+  CountingStage(std::unique_ptr<Stage> stage, std::shared_ptr<Count> count)
+      : stage_(std::move(stage)), count_(std::move(count)) {}
+  [[nodiscard]] LayerRange layers() const override { return stage_->layers(); }
+  [[nodiscard]] int64_t layer_count() const override { return stage_->layer_count(); }
+  [[nodiscard]] int64_t vocab_size() const override { return stage_->vocab_size(); }
+  [[nodiscard]] int64_t hidden_size() const override { return stage_->hidden_size(); }
+  [[nodiscard]] StatePool& states() override { return stage_->states(); }
+  [[nodiscard]] Device& device() override { return stage_->device(); }
+  [[nodiscard]] ByteCount bytes_per_token() const override { return stage_->bytes_per_token(); }
+  [[nodiscard]] MemoryUse memory() const override { return stage_->memory(); }
+  [[nodiscard]] Output forward(ops::Context& context, const Batch& batch, std::optional<Boundary> in) override {
+    const int now = ++count_->now;
+    int most = count_->most;
+    while (now > most && !count_->most.compare_exchange_weak(most, now)) {
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    Output output = stage_->forward(context, batch, std::move(in));
+    --count_->now;
+    return output;
+  }
+
+ private:
+  std::unique_ptr<Stage> stage_;
+  std::shared_ptr<Count> count_;
+};
+
+// D9: with several steps on their way all stages compute at the same time (how long that takes: `weft bench pipeline`).
+TEST_F(RemoteFaults, D9StagesComputeAtTheSameTime) {
+  const auto count = std::make_shared<CountingStage::Count>();
+  ClusterSetup setup{.dir = fixture("tiny-k3-8l"), .layers = "0-2,3-5,6-7"};
+  setup.change_worker = [&](WorkerOptions& options) {
+    options.wrap_stage = [&](std::unique_ptr<Stage> stage) { return std::make_unique<CountingStage>(std::move(stage), count); };
+  };
+  InProcessCluster stages(setup);
+  const auto executor = stages.executor();
+  for (int i = 0; i < 12; ++i) {
+    Step step;
+    Rows& rows = step.rows.emplace_back();
+    rows.sequence = executor->create();
+    rows.ids = some_prompt();
+    static_cast<void>(executor->submit(std::move(step)));
+  }
+  for (int i = 0; i < 12; ++i) EXPECT_FALSE(executor->next().failure);
+  EXPECT_EQ(count->most, 3);
+}
+
 // A stage whose computing hangs while its process lives: its time is over, and afterwards it is taken back.
 TEST_F(RemoteFaults, AStageThatHangsIsNamed) {
   const auto mode = std::make_shared<std::atomic<int>>(0);

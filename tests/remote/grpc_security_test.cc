@@ -75,7 +75,7 @@ TEST_F(GrpcSecurity, CertificatesThatAgreeCarryMessages) {
   EXPECT_EQ(connect(stage_, coordinator_, "stage-1", "unix:" + path("socket").string()).message, "agreed");
 }
 
-TEST_F(GrpcSecurity, ACertificateNamesTheNodeOrItsHost) {
+TEST_F(GrpcSecurity, D12ACertificateNamesTheNodeOrItsHost) {
   const auto serve = [&](const std::string& name) { return connect(authority_.issue("x", {name}), coordinator_).message; };
   for (const char* name : {"DNS:stage-1", "DNS:Stage-1", "URI:weft:node/stage-1", "IP:127.0.0.1"})
     EXPECT_EQ(serve(name), "agreed") << name;
@@ -116,7 +116,7 @@ TEST_F(GrpcSecurity, TheHandlerLearnsWhoCalled) {
   EXPECT_FALSE(names_node(peer.names, {"10.0.0.1:1", "stage-2"}));
 }
 
-TEST_F(GrpcSecurity, AServerOfAnotherAuthorityIsRefused) {
+TEST_F(GrpcSecurity, D12AServerOfAnotherAuthorityIsRefused) {
   TransportSecurity server = stranger_.issue("stage-1", {"DNS:stage-1"});
   server.ca = authority_.file();  // it trusts the client; the client does not trust it
   const Failure refused = connect(server, coordinator_);
@@ -125,7 +125,7 @@ TEST_F(GrpcSecurity, AServerOfAnotherAuthorityIsRefused) {
   EXPECT_THAT(refused.message, HasSubstr("its certificate is refused: "));
 }
 
-TEST_F(GrpcSecurity, AClientOfAnotherAuthorityIsRefused) {
+TEST_F(GrpcSecurity, D12AClientOfAnotherAuthorityIsRefused) {
   TransportSecurity client = stranger_.issue("coordinator", {"DNS:coordinator"});
   client.ca = authority_.file();  // it trusts the server; the server does not trust it
   const Failure refused = connect(stage_, client);
@@ -133,7 +133,7 @@ TEST_F(GrpcSecurity, AClientOfAnotherAuthorityIsRefused) {
   EXPECT_THAT(refused.message, HasSubstr("it closed the connection after the handshake"));
 }
 
-TEST_F(GrpcSecurity, AClientWithoutACertificateIsRefused) {
+TEST_F(GrpcSecurity, D12AClientWithoutACertificateIsRefused) {
   const Failure refused = connect(stage_, {});
   EXPECT_EQ(refused.kind, ErrorKind::security);
   EXPECT_THAT(refused.message, HasSubstr("it wants TLS, and this end has no certificate"));
@@ -149,7 +149,7 @@ TEST_F(GrpcSecurity, AServerWithoutTlsIsRefusedByOneWithIt) {
   EXPECT_THAT(refused.message, HasSubstr("it does not speak TLS"));
 }
 
-TEST_F(GrpcSecurity, AnExpiredCertificateIsRefusedByItsOwnerAndByOthers) {
+TEST_F(GrpcSecurity, D12AnExpiredCertificateIsRefusedByItsOwnerAndByOthers) {
   const TransportSecurity expired = authority_.issue("old", {"DNS:stage-1"}, kPast);
   for (const Failure& refused : {connect(expired, coordinator_), connect(stage_, expired)}) {
     EXPECT_EQ(refused.kind, ErrorKind::security);
@@ -191,7 +191,7 @@ TEST_F(GrpcSecurity, AServerThatIsGoneIsUnreachableWithTlsToo) {
   EXPECT_THAT(gone.message, HasSubstr("Connection refused"));
 }
 
-TEST_F(GrpcSecurity, PlaintextIsForLoopbackUnlessAllowed) {
+TEST_F(GrpcSecurity, D13PlaintextIsForLoopbackUnlessAllowed) {
   TransportSecurity plain;
   for (const char* address : {"0.0.0.0:0", "[::]:0", "192.0.2.1:80", "example.com:80", "1270.0.0.1:80", "127.example.com:80"}) {
     EXPECT_FALSE(is_loopback(address)) << address;
@@ -246,7 +246,7 @@ TEST_F(GrpcSecurity, FilesThatCannotBeUsedAreRefusedByName) {
   EXPECT_THAT(refused(past.issue("x", {})), HasSubstr("past.pem: the certificate expired on "));
 }
 
-TEST_F(GrpcSecurity, TokensAreAskedForOverTls) {
+TEST_F(GrpcSecurity, D12TokensAreAskedForOverTls) {
   const fs::path token = write_token(path("token"), std::string(32, 'a') + "\n");
   const fs::path same = write_token(path("same"), std::string(32, 'a'));
   const fs::path other = write_token(path("other"), std::string(33, 'a'));

@@ -160,7 +160,7 @@ TEST(DistributedProgram, WorkersOfAKilledCoordinatorEnd) {
 }
 
 // D14, in part: the trace has each step of each stage once.
-TEST(DistributedProgram, TheTraceIsJson) {
+TEST(DistributedProgram, D14TheTraceIsJson) {
   TemporaryFolder folder;
   const std::string file = folder.path() / "trace.json";
   const Outcome outcome = run(question({"--pp-size", "2", "--debug-pp-trace", file}));

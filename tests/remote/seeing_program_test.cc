@@ -111,7 +111,7 @@ Traced read_trace_file(const std::filesystem::path& file) {
   return made;
 }
 
-TEST(SeeingProgram, TheTraceAddsUpAndAgreesWithTheRecord) {
+TEST(SeeingProgram, D14TheTraceAddsUpAndAgreesWithTheRecord) {
   const TemporaryFolder folder;
   const std::filesystem::path trace = folder.path() / "trace.json";
   const std::filesystem::path file = folder.path() / "record.json";

@@ -317,7 +317,7 @@ std::map<std::string, double> parse_metrics(const std::string& text) {
   return made;
 }
 
-TEST(Metrics, ParseAndAgreeWithTheStatus) {
+TEST(Metrics, D14ParseAndAgreeWithTheStatus) {
   LiveCluster cluster(2);
   const LoadedExecutor loaded = cluster.load();
   run_three_steps(*loaded.executor);
