@@ -24,8 +24,19 @@ using testing::HasSubstr;
 
 const char* const kQuestion = "What is 17 * 23? Answer with the number only.";
 
+// The model under a name of this process alone, by which its workers are found among those of other tests.
+const std::string& own_dir() {
+  static const TemporaryFolder folder;
+  static const std::string dir = [] {
+    const std::filesystem::path link = folder.path() / "k3-mini";
+    std::filesystem::create_directory_symlink(std::filesystem::absolute(k3_mini()), link);
+    return link.string();
+  }();
+  return dir;
+}
+
 std::vector<std::string> question(const std::vector<std::string>& more) {
-  std::vector<std::string> words = {"generate", "-m", app_test::mini_dir(), "-p", kQuestion, "--temperature", "0"};
+  std::vector<std::string> words = {"generate", "-m", own_dir(), "-p", kQuestion, "--temperature", "0"};
   words.insert(words.end(), more.begin(), more.end());
   return words;
 }
@@ -34,8 +45,7 @@ std::vector<std::string> question(const std::vector<std::string>& more) {
 std::vector<std::string> long_request(const std::vector<std::string>& more = {}) {
   std::string text;
   for (int i = 0; i < 900; ++i) text += "word ";
-  std::vector<std::string> words = {"generate",        "-m", app_test::mini_dir(), "-p", text,
-                                    "--prefill-chunk", "1",  "--pp-size",          "2"};
+  std::vector<std::string> words = {"generate", "-m", own_dir(), "-p", text, "--prefill-chunk", "1", "--pp-size", "2"};
   words.insert(words.end(), more.begin(), more.end());
   return words;
 }
@@ -84,11 +94,11 @@ TEST(DistributedProgram, K3AnswersAsOneProcess) {
     EXPECT_EQ(outcome.out, "391");
     EXPECT_THAT(outcome.err, HasSubstr("loaded"));
   }
-  EXPECT_THAT(processes_with("weft stage -m " + app_test::mini_dir()), testing::IsEmpty());
+  EXPECT_THAT(processes_with("weft stage -m " + own_dir()), testing::IsEmpty());
 }
 
 TEST(DistributedProgram, SampledAnswersAreThoseOfOneProcess) {
-  const std::vector<std::string> words = {"generate", "-m", app_test::mini_dir(), "-p", "Hello", "--seed", "11", "-n", "40"};
+  const std::vector<std::string> words = {"generate", "-m", own_dir(), "-p", "Hello", "--seed", "11", "-n", "40"};
   const Outcome one = run(words);
   std::vector<std::string> several = words;
   several.insert(several.end(), {"--pp-size", "3"});
@@ -99,7 +109,7 @@ TEST(DistributedProgram, SampledAnswersAreThoseOfOneProcess) {
 }
 
 TEST(DistributedProgram, ErrorsBeforeAnythingStarts) {
-  const std::string mini = app_test::mini_dir();
+  const std::string mini = own_dir();
   struct Case {
     std::vector<std::string> words;
     int code;
@@ -136,7 +146,7 @@ TEST(DistributedProgram, F2AStageIsKilledInTheMiddleOfAnAnswer) {
   killer.join();
   EXPECT_EQ(outcome.code, 6) << outcome.err;
   EXPECT_THAT(outcome.err, AllOf(HasSubstr("error: "), HasSubstr("stage "), HasSubstr("(node stage-")));
-  EXPECT_THAT(processes_with("weft stage -m " + app_test::mini_dir()), testing::IsEmpty());
+  EXPECT_THAT(processes_with("weft stage -m " + own_dir()), testing::IsEmpty());
 }
 
 TEST(DistributedProgram, CtrlCEndsTheWorkersToo) {
@@ -144,7 +154,7 @@ TEST(DistributedProgram, CtrlCEndsTheWorkersToo) {
   options.interrupt_at = "loaded";
   const Outcome outcome = run(long_request(), options);
   EXPECT_EQ(outcome.code, 130) << outcome.err;
-  EXPECT_THAT(processes_with("weft stage -m " + app_test::mini_dir()), testing::IsEmpty());
+  EXPECT_THAT(processes_with("weft stage -m " + own_dir()), testing::IsEmpty());
 }
 
 // A worker whose coordinator is killed ends by itself.
@@ -154,9 +164,9 @@ TEST(DistributedProgram, WorkersOfAKilledCoordinatorEnd) {
   options.signal = SIGKILL;
   const Outcome outcome = run(long_request(), options);
   EXPECT_EQ(outcome.code, 256 + SIGKILL);
-  for (int i = 0; i < 300 && !processes_with("weft stage -m " + app_test::mini_dir()).empty(); ++i)
+  for (int i = 0; i < 300 && !processes_with("weft stage -m " + own_dir()).empty(); ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  EXPECT_THAT(processes_with("weft stage -m " + app_test::mini_dir()), testing::IsEmpty());
+  EXPECT_THAT(processes_with("weft stage -m " + own_dir()), testing::IsEmpty());
 }
 
 // D14, in part: the trace has each step of each stage once.

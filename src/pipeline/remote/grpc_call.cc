@@ -156,7 +156,7 @@ void GrpcCall::write(const EncodedMessage& message) {
   changed_.wait(lock, free);
   if (lost_) raise_lost();
   writing_ = true;
-  out_ = std::move(buffer);
+  out_ = buffer;
   outside(lock, [this] { start_write(); });
   changed_.wait(lock, free);
   if (lost_) raise_lost();
@@ -172,7 +172,7 @@ std::optional<ReceivedMessage> GrpcCall::read_until(std::optional<Clock::time_po
   }
   if (cancelled_) raise_lost();
   if (!queue_.empty()) {
-    const grpc::ByteBuffer buffer = std::move(queue_.front());
+    const grpc::ByteBuffer buffer = queue_.front();
     queue_.pop_front();
     read_ahead(lock);
     lock.unlock();
