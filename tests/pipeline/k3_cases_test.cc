@@ -21,7 +21,6 @@ namespace weft {
 namespace {
 
 using namespace testing_support;
-using testing::ElementsAre;
 using testing::HasSubstr;
 
 LayerRange layers(int64_t begin, int64_t end) { return {LayerIndex(begin), LayerIndex(end)}; }
