@@ -223,7 +223,8 @@ TEST_P(Weights, EmbedReadsRowsOfEveryFormat) {
     for (size_t c = 0; c < 64; ++c) identity.as<float>()[c * 65] = 1.0F;
     for (size_t t = 0; t < ids.size(); ++t) {
       Tensor row = empty({64, 1});
-      linear(reference_, identity.view(), table.view().rows(ids[t], ids[t] + 1), row.mutable_view());  // rounded as the profile says
+      linear(reference_, identity.view(), table.view().rows(ids[t], ids[t] + 1),
+             row.mutable_view());  // rounded as the profile says
       for (size_t c = 0; c < 64; ++c) EXPECT_EQ(found.as<float>()[t * 64 + c], row.as<float>()[c]);
     }
   }
