@@ -29,7 +29,6 @@ using testing::Contains;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
-using testing::Not;
 using testing_support::k3_mini;
 using testing_support::TemporaryFolder;
 
