@@ -109,7 +109,6 @@ TEST(DistributedProgram, SampledAnswersAreThoseOfOneProcess) {
 }
 
 TEST(DistributedProgram, ErrorsBeforeAnythingStarts) {
-  const std::string mini = own_dir();
   struct Case {
     std::vector<std::string> words;
     int code;
