@@ -27,7 +27,7 @@ struct Streamed {
   std::vector<ToolCall> calls;
   std::vector<std::string> finishes;
   std::vector<Json> chunks;
-  int done = 0;   // [DONE]
+  int done = 0;  // [DONE]
   int errors = 0;
   bool clean = true;  // all lines were of the form that they should have
 };
@@ -163,7 +163,7 @@ inline Json chat_body(const std::string& text) {
 struct Scripted {
   explicit Scripted(const std::string& text)
       : executor(new engine_test::ScriptedExecutor(engine_test::format().tokenizer().vocab_size(), engine_test::ids_of(text))),
-        model(ChatFormat::load(engine_test::mini_dir()), std::unique_ptr<Executor>(executor), 4096, {}),
+        model(ChatFormat::load(engine_test::mini_dir()), std::unique_ptr<Executor>(executor), 65536, {}),
         api(model, options()) {}
   // In ChatML.
   Scripted(const std::string& text, bool thinking) : Scripted(text, engine_test::make_qwen_format(thinking)) {}
@@ -175,7 +175,7 @@ struct Scripted {
  private:
   Scripted(const std::string& text, ChatFormat format)
       : executor(new engine_test::ScriptedExecutor(format.tokenizer().vocab_size(), format.tokenizer().encode(text, true))),
-        model(std::move(format), std::unique_ptr<Executor>(executor), 4096, {}),
+        model(std::move(format), std::unique_ptr<Executor>(executor), 65536, {}),
         api(model, options()) {}
   static EngineOptions options() {
     EngineOptions made;

@@ -78,8 +78,8 @@ TEST(KnownFaults, F01CloseOfTheMessageEndsTheContent) {
 TEST(KnownFaults, F02AnOpenedToolSectionEndsTheReasoning) {
   Json body = chat_body("Hi");
   body["tools"] = {tool("ls")};
-  const Seen seen = answer(body, "need it" + open("tools") + open(R"(call tool="ls" index="1")") + close("call") +
-                                     close("tools") + kEnd);
+  const Seen seen =
+      answer(body, "need it" + open("tools") + open(R"(call tool="ls" index="1")") + close("call") + close("tools") + kEnd);
   EXPECT_EQ(seen.reasoning, "need it");
   ASSERT_EQ(seen.calls.size(), 1U);
   EXPECT_EQ(seen.calls[0].name, "ls");
@@ -89,13 +89,15 @@ TEST(KnownFaults, F02AnOpenedToolSectionEndsTheReasoning) {
 
 TEST(KnownFaults, F03TheGrammarBeginsWithTheResponseToo) {
   Json body = chat_body("Hi");
-  body["response_format"] = {
-      {"type", "json_schema"},
-      {"json_schema",
-       {{"name", "a"},
-        {"strict", true},
-        {"schema",
-         {{"type", "object"}, {"properties", {{"a", {{"type", "integer"}}}}}, {"required", {"a"}}, {"additionalProperties", false}}}}}};
+  body["response_format"] = {{"type", "json_schema"},
+                             {"json_schema",
+                              {{"name", "a"},
+                               {"strict", true},
+                               {"schema",
+                                {{"type", "object"},
+                                 {"properties", {{"a", {{"type", "integer"}}}}},
+                                 {"required", {"a"}},
+                                 {"additionalProperties", false}}}}}};
   // The model opens its response without having closed its reasoning. The mask of the next draw is that of the schema.
   Scripted scripted(open("response") + R"({"a":1})" + close("response") + kEnd);
   const Streamed stream = scripted.api.stream(body);
@@ -172,9 +174,8 @@ TEST(KnownFaults, F08CallsSurviveEveryCutOfTheStream) {
   const Seen seen = answer(body, "Two calls." + close("think") + open("response") + close("response") + open("tools") +
                                      open(R"(call tool="tide_height" index="1")") +
                                      open(R"(argument key="port" type="string")") + "Barry \"2\"\n" + close("argument") +
-                                     open(R"(argument key="hours" type="number")") + "1e1" + close("argument") +
-                                     close("call") + open(R"(call tool="ping" index="7")") + close("call") +
-                                     close("tools") + kEnd);
+                                     open(R"(argument key="hours" type="number")") + "1e1" + close("argument") + close("call") +
+                                     open(R"(call tool="ping" index="7")") + close("call") + close("tools") + kEnd);
   ASSERT_EQ(seen.calls.size(), 2U);
   EXPECT_EQ(seen.calls[0].arguments, R"({"port": "Barry \"2\"\n", "hours": 1e1})");
   EXPECT_EQ(seen.calls[1].name, "ping");
@@ -187,7 +188,7 @@ TEST(KnownFaults, F09ArgumentsAreStreamedAsTheyCome) {
   body["tools"] = {free_tool("write")};
   body["tools"][0]["function"]["parameters"] = {{"type", "object"}, {"properties", {{"text", {{"type", "string"}}}}}};
   std::string text;
-  while (text.size() < 6000) text += "all work and no play ";
+  while (text.size() < 100000) text += "all work and no play ";
   Scripted scripted("x" + close("think") + open("response") + close("response") + open("tools") +
                     open(R"(call tool="write" index="1")") + open(R"(argument key="text" type="string")") + text +
                     close("argument") + close("call") + close("tools") + kEnd);
@@ -200,7 +201,8 @@ TEST(KnownFaults, F09ArgumentsAreStreamedAsTheyCome) {
     for (const Json& choice : chunk["choices"]) {
       if (!choice["delta"].contains("tool_calls")) continue;
       const Json& call = choice["delta"]["tool_calls"][0];
-      if (deltas == 0) named_first = call.contains("id") && call["function"]["name"] == "write" && call["function"]["arguments"] == "";
+      if (deltas == 0)
+        named_first = call.contains("id") && call["function"]["name"] == "write" && call["function"]["arguments"] == "";
       ++deltas;
     }
   }
@@ -232,10 +234,11 @@ TEST(KnownFaults, F12ThinkOpenedByThePrompt) {
 TEST(KnownFaults, F13BracesInsideAStringArgument) {
   Json body = chat_body("Hi");
   body["tools"] = {free_tool("sh")};
-  const Seen seen = answer(body,
-                           std::string("<tool_call>\n{\"name\": \"sh\", \"arguments\": {\"c\": \"mkdir -p t/{a,b\"}}\n</tool_call>"
-                                       "<|im_end|>"),
-                           false);
+  const Seen seen =
+      answer(body,
+             std::string("<tool_call>\n{\"name\": \"sh\", \"arguments\": {\"c\": \"mkdir -p t/{a,b\"}}\n</tool_call>"
+                         "<|im_end|>"),
+             false);
   ASSERT_EQ(seen.calls.size(), 1U);
   EXPECT_EQ(seen.calls[0].arguments, R"({"c": "mkdir -p t/{a,b"})");
   EXPECT_EQ(seen.finish, "tool_calls");
@@ -244,9 +247,10 @@ TEST(KnownFaults, F13BracesInsideAStringArgument) {
 TEST(KnownFaults, F14NullContentInTheHistory) {
   Json body = chat_body("Hi");
   body["tools"] = {tool("f")};
-  body["messages"].push_back({{"role", "assistant"},
-                              {"content", nullptr},
-                              {"tool_calls", {{{"id", "1"}, {"type", "function"}, {"function", {{"name", "f"}, {"arguments", "{}"}}}}}}});
+  body["messages"].push_back(
+      {{"role", "assistant"},
+       {"content", nullptr},
+       {"tool_calls", {{{"id", "1"}, {"type", "function"}, {"function", {{"name", "f"}, {"arguments", "{}"}}}}}}});
   body["messages"].push_back({{"role", "tool"}, {"tool_call_id", "1"}, {"content", nullptr}});
   EXPECT_EQ(answer(body, std::string("ok<|im_end|>"), false).content, "ok");
   EXPECT_EQ(answer(body, "x" + close("think") + open("response") + "ok" + close("response") + kEnd).content, "ok");
@@ -255,8 +259,8 @@ TEST(KnownFaults, F14NullContentInTheHistory) {
 TEST(KnownFaults, F15TextBeforeACallIsContent) {
   Json body = chat_body("Hi");
   body["tools"] = {tool("f")};
-  const Seen seen =
-      answer(body, std::string("I will look.\n\n<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call><|im_end|>"), false);
+  const Seen seen = answer(
+      body, std::string("I will look.\n\n<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call><|im_end|>"), false);
   EXPECT_EQ(seen.content, "I will look.");
   ASSERT_EQ(seen.calls.size(), 1U);
   EXPECT_EQ(seen.calls[0].name, "f");

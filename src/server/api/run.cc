@@ -64,7 +64,9 @@ void Run::start(std::vector<Choice> choices) {
   });
   // std::function wants what it holds to be copyable.
   auto held = std::make_shared<std::vector<Choice>>(std::move(choices));
-  engine.between_steps([self = shared_from_this(), held](Engine& inner) { self->submit(inner, std::move(*held)); });
+  const bool taken =
+      engine.between_steps([self = shared_from_this(), held](Engine& inner) { self->submit(inner, std::move(*held)); });
+  if (!taken) fail_with(unavailable("the server is shutting down", "draining"));
 }
 
 void Run::submit(Engine& engine, std::vector<Choice> choices) {
