@@ -77,6 +77,16 @@ void Answer::finish() {
   wake_locked();
 }
 
+void Answer::note(std::string text) {
+  const std::lock_guard lock(mutex_);
+  note_ = std::move(text);
+}
+
+std::string Answer::noted() const {
+  const std::lock_guard lock(mutex_);
+  return note_;
+}
+
 void Answer::abandon() {
   const std::lock_guard lock(mutex_);
   if (!takes_locked()) return;
@@ -200,6 +210,7 @@ class OpenExchange : public Exchange {
   void start(Response head, StreamOptions options) override { answer_->start(std::move(head), std::move(options)); }
   void write(std::string_view bytes) override { answer_->write(bytes); }
   void finish() override { answer_->finish(); }
+  void note(std::string text) override { answer_->note(std::move(text)); }
   [[nodiscard]] bool full() const override { return answer_->full(); }
   [[nodiscard]] bool gone() const override { return answer_->gone(); }
   void on_gone(std::function<void()> call) override { answer_->on_gone(std::move(call)); }

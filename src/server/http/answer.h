@@ -63,6 +63,7 @@ class Answer {
   void start(Response head, StreamOptions options);
   void write(std::string_view bytes);
   void finish();
+  void note(std::string text);
   [[nodiscard]] bool full() const;
   [[nodiscard]] bool gone() const;
   void on_gone(std::function<void()> call);
@@ -81,6 +82,7 @@ class Answer {
     bool missing = false;          // abandoned without an answer
   };
   [[nodiscard]] Piece take(size_t most);
+  [[nodiscard]] std::string noted() const;
   void sent(int64_t bytes);  // of what was taken: the client has them
   // Since when the client is expected to take what waits: the exchange is full, or all of the answer is there.
   [[nodiscard]] std::optional<Clock::time_point> pressed_since() const;
@@ -106,6 +108,7 @@ class Answer {
   State state_ = State::waiting;
   std::optional<Response> head_;
   StreamOptions options_;
+  std::string note_;
   std::string waiting_;  // not taken yet
   size_t taken_ = 0;     // bytes at the front of waiting_ that were
   int64_t unsent_ = 0;   // waiting, or taken and not sent

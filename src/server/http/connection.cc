@@ -520,6 +520,7 @@ class Connection final : public Member, public std::enable_shared_from_this<Conn
       }
       if (write_failed_ || now >= deadline) {
         answer.leave();
+        open.record.note = answer.noted();
         open.finish(499);
         end_now();
         co_return false;
@@ -538,6 +539,7 @@ class Connection final : public Member, public std::enable_shared_from_this<Conn
       co_await wait(deadline);
     }
     answer.complete();
+    open.record.note = answer.noted();
     open.finish(broken ? 500 : status);
     if (broken) {
       end_now();  // without the last chunk, and without the end of TLS: the client sees that something is missing
