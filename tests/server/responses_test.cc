@@ -1,6 +1,7 @@
 // /v1/responses: items, events, the store (prompt_and_api.md 6.10).
 #include <gmock/gmock.h>
 
+#include "server/api/responses_output.h"
 #include "server/api/responses_store.h"
 #include "server/api_fixture.h"
 
@@ -189,7 +190,7 @@ TEST(Responses, FunctionCallsGoRoundByIdAndByItems) {
   const Json result = {{"type", "function_call_output"},
                        {"call_id", call["call_id"]},
                        {"output", R"({"condition": "sunny", "temperature": 4})"}};
-  Json by_id = with(asked, "input", {result});
+  Json by_id = with(asked, "input", Json::array({result}));
   by_id["previous_response_id"] = first["id"];
   const Json second = served.post(kPath, by_id);
   EXPECT_THAT(text_of(second), HasSubstr("Tokyo is sunny"));
@@ -386,13 +387,26 @@ TEST(Responses, RecoveredContentClosesTheReasoning) {
   EXPECT_EQ(response["weft"]["recovered_answers"], 1);
 }
 
-TEST(Responses, ACallThatIsNotEndedIsIncomplete) {
-  Scripted scripted(
-      "a<|close|>think<|sep|><|open|>response<|sep|><|close|>response<|sep|><|open|>tools<|sep|>"
-      "<|open|>call tool=\"get_weather\" index=\"1\"<|sep|><|open|>argument key=\"city\" type=\"string\"<|sep|>To[EOS]");
-  const Json response = scripted->post(kPath, with(with(request("?"), "tools", weather_tools()), "tool_choice", nullptr));
-  EXPECT_EQ(response["output"].back()["type"], "function_call") << response;
-  EXPECT_EQ(response["output"].back()["status"], "incomplete");
+TEST(ResponseOutput, ACallThatIsNotEndedIsIncomplete) {
+  std::vector<std::string> names;
+  api::ResponseOutput output([&](std::string_view type, const Json& fields) {
+    names.emplace_back(type);
+    EXPECT_EQ(fields["output_index"], names.size() > 4 ? 1 : 0);
+  });
+  ChatEvent event{.kind = ChatEvent::Kind::call_start, .text = "f", .call_index = 0, .call_id = "call_1"};
+  output.add(event);
+  event = {.kind = ChatEvent::Kind::call_arguments, .text = "{\"a\":", .call_index = 0, .call_id = {}};
+  output.add(event);
+  event = {.kind = ChatEvent::Kind::content, .text = "x", .call_id = {}};
+  output.add(event);
+  output.close("completed");
+  EXPECT_THAT(names, ElementsAre("response.output_item.added", "response.function_call_arguments.delta",
+                                 "response.function_call_arguments.done", "response.output_item.done",
+                                 "response.output_item.added", "response.content_part.added", "response.output_text.delta",
+                                 "response.output_text.done", "response.content_part.done", "response.output_item.done"));
+  EXPECT_EQ(output.items()[0]["status"], "incomplete");
+  EXPECT_EQ(output.items()[0]["arguments"], "{\"a\":");
+  EXPECT_EQ(output.items()[1]["status"], "completed");
 }
 
 TEST(Responses, AFailureAfterTheStartIsAnEvent) {

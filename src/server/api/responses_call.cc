@@ -168,6 +168,7 @@ class Reader {
       throw own_error(current_error(), conversation_);
     }
     for (const std::string& note : call_->chat->notes) call_->notes.push_back(own_note(note, conversation_));
+    call_->input = json_text(items_);
     write_settings();
     return call_;
   }
@@ -201,17 +202,16 @@ class Reader {
     if (const std::optional<std::string> text = fields_.string("instructions")) conversation_.add_instructions(*text);
     if (const std::optional<std::string> id = fields_.string("previous_response_id")) read_previous(*id);
     const JsonValue* input = fields_.get("input");
-    call_->input = Json::array();
     if (input == nullptr && call_->history.empty()) fields_.refuse("input", "a string or an array of items", nullptr);
     if (input == nullptr) return;
     if (input->is(Kind::string)) {
       const JsonValue item = object_value({{"role", string_value("user")}, {"content", *input}});
       conversation_.add(item, "input");
-      call_->input.push_back(shown_item(item));
+      items_.push_back(shown_item(item));
     } else if (input->is(Kind::array)) {
       for (size_t i = 0; i < input->items.size(); ++i) {
         conversation_.add(input->items[i], fmt::format("input[{}]", i));
-        call_->input.push_back(shown_item(input->items[i]));
+        items_.push_back(shown_item(input->items[i]));
       }
     } else {
       fields_.refuse("input", "a string or an array of items", input);
@@ -283,7 +283,10 @@ class Reader {
     made["store"] = call_->store;
     made["temperature"] = decimal(generation.sampling.temperature);
     made["text"] = {{"format", {{"type", "text"}}}};
-    made["text"].update(echoed("text", Kind::object, Json::object()));
+    const Json text = echoed("text", Kind::object, Json::object());
+    for (const auto& [key, value] : text.items()) {
+      if (!value.is_null()) made["text"][key] = value;
+    }
     const JsonValue* choice = fields_.get("tool_choice");
     made["tool_choice"] = choice == nullptr ? Json("auto") : json_of(*choice);
     made["tools"] = echoed("tools", Kind::array, Json::array());
@@ -304,6 +307,7 @@ class Reader {
   ResponsesStore& store_;
   std::shared_ptr<ResponsesCall> call_;
   ConversationBuilder conversation_;
+  Json items_ = Json::array();  // of the request, as they are shown
   bool logprobs_ = false;
 };
 

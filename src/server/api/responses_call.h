@@ -14,7 +14,7 @@ struct ResponsesCall {
   std::shared_ptr<const ChatCall> chat;
   bool store = true;
   ResponseHistory history;         // of the response that this one goes on from
-  Json input;                      // the request's own items
+  std::string input;               // the request's own items: an array as JSON text
   Json settings;                   // fields of the request that responses show
   std::vector<std::string> notes;  // what is not done exactly as asked
 };

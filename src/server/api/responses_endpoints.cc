@@ -92,14 +92,14 @@ http::Response input_items(ResponsesStore& store, const std::string& id, std::st
     ++first;
   }
   const auto left = static_cast<size_t>(items.end() - first);
+  Json data = Json::array();
+  for (size_t i = 0; i < std::min(left, limit); ++i) data.push_back(std::move(*first++));
   Json list;
   list["object"] = "list";
-  list["data"] = Json::array();
-  for (size_t i = 0; i < std::min(left, limit); ++i) list["data"].push_back(std::move(*first++));
-  const Json& data = list["data"];
   list["first_id"] = data.empty() ? Json(nullptr) : data.front()["id"];
   list["last_id"] = data.empty() ? Json(nullptr) : data.back()["id"];
   list["has_more"] = left > limit;
+  list["data"] = std::move(data);
   return json_response(list);
 }
 

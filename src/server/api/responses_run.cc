@@ -68,7 +68,7 @@ Json ResponsesRun::body(std::string_view status, const ApiError* error) const {
 void ResponsesRun::keep(const Json& body, bool running) {
   if (!call_->store) return;
   auto items = std::make_shared<ResponseItems>();
-  items->input = json_text(call_->input);
+  items->input = call_->input;
   items->output = json_text(body["output"]);
   auto kept = std::make_shared<StoredResponse>();
   kept->id = id_;
