@@ -38,7 +38,7 @@ inline std::vector<Event> events_of(const std::string& body) {
 
 class Served {
  public:
-  explicit Served(const Model& model, EngineOptions options, api::RouterOptions router_options = {})
+  explicit Served(const Model& model, const EngineOptions& options, api::RouterOptions router_options = {})
       : engine_(model.executor(), options),
         service_(model, engine_, metrics_, {.names = {"k3-mini"}, .build = "test 0", .defaults = {}, .default_max_tokens = {}}),
         status_(model, engine_, metrics_, {}),

@@ -116,10 +116,9 @@ void ConversationBuilder::add(const JsonValue& item, const std::string& where) {
   if (type == "reasoning") return add_reasoning(item, where);
   if (type == "function_call") return add_call(item, where);
   if (type == "function_call_output") return add_result(item, where);
-  ApiError error = bad_request(fmt::format("{}: wanted message, reasoning, function_call or function_call_output, found {}",
-                                           fields.where("type"), shown(fields.get("type"))),
-                               fields.where("type"), "unsupported_value");
-  throw error;
+  throw bad_request(fmt::format("{}: wanted message, reasoning, function_call or function_call_output, found {}",
+                                fields.where("type"), shown(fields.get("type"))),
+                    fields.where("type"), "unsupported_value");
 }
 
 ConversationBuilder::Message& ConversationBuilder::turn(const std::string& where, bool fresh) {

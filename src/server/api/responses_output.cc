@@ -9,7 +9,7 @@ void append(Json& list, const Json& more) { list.insert(list.end(), more.begin()
 
 }  // namespace
 
-void ResponseOutput::add_logprobs(Json tokens) { append(waiting_, tokens); }
+void ResponseOutput::add_logprobs(const Json& tokens) { append(waiting_, tokens); }
 
 void ResponseOutput::add(const ChatEvent& event) {
   switch (event.kind) {
@@ -74,7 +74,7 @@ void ResponseOutput::close(std::string_view status) {
 void ResponseOutput::emit(std::string_view type, Json fields) {
   if (!emit_) return;
   fields["output_index"] = items_.size();
-  emit_(type, std::move(fields));
+  emit_(type, fields);
 }
 
 Json ResponseOutput::part_json() const {

@@ -1,6 +1,6 @@
 // What a model wrote as output items of a response, and the events that tell of them while they grow (prompt_and_api.md 6.10).
 //
-//     ResponseOutput output([](std::string_view type, Json fields) { send(type, fields); });
+//     ResponseOutput output([](std::string_view type, const Json& fields) { send(type, fields); });
 //     for (ChatEvent& event : turn.take_events()) output.add(event);
 //     output.close(cut ? "incomplete" : "completed");
 //     body["output"] = output.items();
@@ -19,13 +19,13 @@ namespace weft::api {
 
 class ResponseOutput {
  public:
-  using Emit = std::function<void(std::string_view type, Json fields)>;
+  using Emit = std::function<void(std::string_view type, const Json& fields)>;
 
   // `emit` is told of each event; it may be empty.
   explicit ResponseOutput(Emit emit) : emit_(std::move(emit)) {}
 
   // Log probabilities of the content that add() gets next, or got last: an array of tokens.
-  void add_logprobs(Json tokens);
+  void add_logprobs(const Json& tokens);
   void add(const ChatEvent& event);
   // Ends the item that is open, if one is; a call that the model did not end is incomplete whatever `status` says.
   void close(std::string_view status);

@@ -34,12 +34,12 @@ ResponsesRun::ResponsesRun(const Service& service, ResponsesStore& store, std::s
       turn_(make_turns(service, *call_->chat).front()),
       id_(random_id("resp_")),
       created_(unix_time()),
-      output_(stream() ? ResponseOutput::Emit([this](std::string_view type, Json fields) { write(type, std::move(fields)); })
+      output_(stream() ? ResponseOutput::Emit([this](std::string_view type, const Json& fields) { write(type, fields); })
                        : ResponseOutput::Emit()) {}
 
 void ResponsesRun::start() { start_turns(*this, *call_->chat, {turn_}); }
 
-void ResponsesRun::write(std::string_view type, Json fields) {
+void ResponsesRun::write(std::string_view type, const Json& fields) {
   Json event;
   event["type"] = type;
   event["sequence_number"] = events_++;

@@ -30,7 +30,7 @@ class ResponsesRun final : public Run {
   void left() override;
 
   [[nodiscard]] bool stream() const { return call_->chat->generation.stream; }
-  void write(std::string_view type, Json fields);
+  void write(std::string_view type, const Json& fields);
   // The response object. With `error` it has failed.
   [[nodiscard]] Json body(std::string_view status, const ApiError* error = nullptr) const;
   void take_result();
