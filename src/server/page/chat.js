@@ -71,8 +71,14 @@ class TextView {
   }
 }
 
-// JSON with a line for each member. Only white space changes: numbers stay as the model wrote them.
+// JSON with a line for each member. Only white space changes: numbers stay as the model wrote them. What is short, or no JSON,
+// stays as it is.
 export function indented(json) {
+  try {
+    JSON.parse(json);
+  } catch {
+    return json;
+  }
   if (json.length <= 60) return json;
   let made = '';
   let depth = 0;
@@ -153,12 +159,13 @@ class AnswerView {
       call = this.calls[index] = { id, name: part.name, arguments: '', view };
     }
     call.arguments += part.arguments ?? '';
-    call.view.querySelector('.arguments').textContent = indented(call.arguments);
+    call.view.querySelector('.arguments').append(part.arguments ?? '');
   }
 
   // No more comes.
   end(stopped) {
     this.contentText.end();
+    for (const call of this.calls) call.view.querySelector('.arguments').textContent = indented(call.arguments);
     this.root.removeAttribute('aria-busy');
     this.root.querySelector('.waiting').hidden = true;
     const line = this.root.querySelector('.usage');

@@ -19,9 +19,9 @@ struct PageFile {
 // nullptr: there is none at that path.
 [[nodiscard]] const PageFile* find_page_file(std::string_view path);
 
-// 200 with the file, or 304 when the client has these bytes already (If-None-Match). Browsers ask again each time, so that a page
-// never meets another version's server; they load nothing from elsewhere, run no script but these files, and show the page in no
-// other page's frame.
+// 200 with the file, or 304 when the client has these bytes already (If-None-Match). Browsers ask again each time, so that a
+// page never meets another version's server; they load nothing from elsewhere, run no script but these files, and show the page
+// in no other page's frame.
 [[nodiscard]] http::Response page_response(const PageFile& file, const http::Request& request);
 
 }  // namespace weft
