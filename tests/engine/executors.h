@@ -62,7 +62,9 @@ class ScriptedExecutor : public Executor {
         completion.failure = Failure{ErrorKind::unavailable, "[script] is at its end"};
         break;
       }
-      result.sampled = ops::Sampled{script_.front(), 0.0F};
+      result.sampled = ops::Sampled{script_.front(), -0.5F};
+      for (int64_t i = 0; i < rows.sample->top; ++i)
+        result.top.push_back({static_cast<int32_t>(i), -1.0F - static_cast<float>(i)});
       script_.pop_front();
     }
     open_.push_back(std::move(completion));

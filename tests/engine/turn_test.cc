@@ -177,5 +177,140 @@ TEST(Turn, PenaltiesSeePromptAndAnswerAndSpareControlTokens) {
   EXPECT_THAT(request.never_penalised, ::testing::SizeIs(256));
 }
 
+// ---- What a request may ask of the end.
+
+std::string answer_text(const std::string& response) {
+  return "Hm.<|close|>think<|sep|><|open|>response<|sep|>" + response +
+         "<|close|>response<|sep|><|close|>message<|sep|><|end_of_msg|>";
+}
+
+TurnResult answer(Scripted& scripted, const AnswerOptions& options, const ChatRequest& request = ask("Hi")) {
+  ChatSession session(scripted.model, scripted.engine, request);
+  return session.answer(options);
+}
+
+TEST(Turn, AStopStringEndsTheContentAndIsNotSeenInTheReasoning) {
+  Scripted scripted("Hm. END of that<|close|>think<|sep|><|open|>response<|sep|>one END two<|close|>response<|sep|>");
+  AnswerOptions options = greedy();
+  options.turn.stop = {"END"};
+  std::string streamed;
+  options.on_event = [&](const ChatEvent& event) {
+    if (event.kind == ChatEvent::Kind::content) streamed += event.text;
+  };
+  const TurnResult result = answer(scripted, options);
+  EXPECT_EQ(result.answer.reasoning, "Hm. END of that");
+  EXPECT_EQ(result.answer.content, "one ");
+  EXPECT_EQ(streamed, "one ");
+  EXPECT_EQ(result.answer.finish_reason, FinishReason::stop);
+  EXPECT_EQ(result.stop_string, "END");
+  EXPECT_EQ(result.end, RequestEnd::stop);
+}
+
+TEST(Turn, WhatMayBeginAStopStringComesAtTheEnd) {
+  Scripted scripted(answer_text("one EN"));
+  AnswerOptions options = greedy();
+  options.turn.stop = {"END"};
+  const TurnResult result = answer(scripted, options);
+  EXPECT_EQ(result.answer.content, "one EN");
+  EXPECT_FALSE(result.stop_string);
+}
+
+TEST(Turn, AFurtherEndTokenIsNotShown) {
+  const std::vector<TokenId> bang = ids_of("!");
+  ASSERT_EQ(bang.size(), 1U);
+  Scripted scripted(answer_text("4!"));
+  AnswerOptions options = greedy();
+  options.turn.end.ids = bang;
+  const TurnResult result = answer(scripted, options);
+  EXPECT_EQ(result.answer.content, "4");
+  EXPECT_EQ(result.stop_id, bang.front());
+  EXPECT_EQ(result.answer.finish_reason, FinishReason::stop);
+}
+
+TEST(Turn, TheEndIsPassedOverUntilTheLeastLength) {
+  const std::string text = answer_text("4");
+  const auto length = static_cast<int64_t>(ids_of(text).size());
+  Scripted scripted(text + "more and more");
+  AnswerOptions options = greedy();
+  options.turn.end.ignore = true;
+  options.turn.max_tokens = length + 2;
+  TurnResult result = answer(scripted, options);
+  EXPECT_EQ(result.end, RequestEnd::length);
+  EXPECT_EQ(result.answer.finish_reason, FinishReason::length);
+  EXPECT_EQ(result.answer.content, "4") << "what follows the end of the message is no part of it";
+  EXPECT_EQ(static_cast<int64_t>(result.ids.size()), length + 2);
+
+  Scripted again(text + "more and more");
+  options = greedy();
+  options.turn.end.least = length + 1;
+  result = answer(again, options);
+  EXPECT_EQ(static_cast<int64_t>(result.ids.size()), length + 1);
+  EXPECT_EQ(result.end, RequestEnd::stop);
+}
+
+TEST(Turn, EndTokensAreMaskedUntilTheLeastLength) {
+  Scripted scripted(answer_text("4"));
+  AnswerOptions options = greedy();
+  options.turn.max_tokens = 1;
+  options.turn.end.least = 1;
+  static_cast<void>(answer(scripted, options));
+  const auto allowed = [&](TokenId id) {
+    const auto bit = static_cast<uint32_t>(id);
+    return ((scripted.executor->last_request.allowed.at(bit / 32) >> (bit % 32)) & 1U) != 0;
+  };
+  const TokenId end = format().tokenizer().stop_ids().front();
+  EXPECT_TRUE(allowed(end)) << "the first token may be the end of an answer of at least one";
+  Scripted longer(answer_text("4"));
+  options.turn.end.least = 2;
+  static_cast<void>(answer(longer, options));
+  scripted.executor->last_request = longer.executor->last_request;
+  EXPECT_FALSE(allowed(end));
+  EXPECT_TRUE(allowed(ids_of("a").front()));
+}
+
+constexpr const char* kTwoCalls =
+    "Hm.<|close|>think<|sep|><|open|>tools<|sep|><|open|>call tool=\"f\" index=\"1\"<|sep|><|close|>call<|sep|>"
+    "<|open|>call tool=\"f\" index=\"2\"<|sep|><|close|>call<|sep|><|close|>tools<|sep|><|close|>message<|sep|>";
+
+TEST(Turn, OneCallAtMost) {
+  ChatRequest request = ask("Hi");
+  request.tools = parse_json_value(R"([{"type": "function", "function": {"name": "f"}}])", "tools");
+  for (const int64_t most : {0, 1}) {
+    // Without rules for the form, as when a tool's schema is not carried out.
+    Scripted scripted(kTwoCalls);
+    AnswerOptions options = greedy();
+    options.turn.max_calls = most;
+    const auto turn = std::make_shared<Turn>(scripted.model, scripted.model.format().render(request), options.turn);
+    scripted.engine.submit(turn->request({1, 2, 3}), turn);
+    while (!turn->over()) scripted.engine.step();
+    const TurnResult result = turn->result();
+    EXPECT_EQ(result.answer.tool_calls.size(), most == 0 ? 2U : 1U);
+    EXPECT_EQ(result.answer.finish_reason, FinishReason::tool_calls);
+  }
+}
+
+TEST(Turn, LogProbabilitiesOfContentOnly) {
+  Scripted scripted(answer_text("one two"));
+  AnswerOptions options = greedy();
+  options.turn.logprobs = true;
+  options.turn.top_logprobs = 2;
+  const auto turn = std::make_shared<Turn>(scripted.model, scripted.model.format().render(ask("Hi")), options.turn);
+  scripted.engine.submit(turn->request({1, 2, 3}), turn);
+  std::vector<TokenLogprob> found;
+  while (!turn->over()) {
+    scripted.engine.step();
+    static_cast<void>(turn->take_events());
+    for (TokenLogprob& token : turn->take_logprobs()) found.push_back(std::move(token));
+  }
+  std::vector<TokenId> ids;
+  for (const TokenLogprob& token : found) {
+    ids.push_back(token.id);
+    EXPECT_EQ(token.logprob, -0.5F);
+    ASSERT_EQ(token.top.size(), 2U);
+    EXPECT_EQ(token.top[1].logprob, -2.0F);
+  }
+  EXPECT_EQ(ids, ids_of("one two"));
+}
+
 }  // namespace
 }  // namespace weft::engine_test

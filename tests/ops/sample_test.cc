@@ -290,5 +290,52 @@ TEST(Sample, ValidateNamesTheField) {
   EXPECT_NO_THROW(SamplingParams{}.validate());
 }
 
+TEST(Sample, BiasComesBeforeThePenalties) {
+  const std::vector<float> logits = {1.0F, 2.0F, 0.5F};
+  const std::vector<LogitBias> bias = {{0, -0.5F}, {2, 1.6F}};
+  SampleRow row;
+  row.params.temperature = 0.0F;
+  row.bias = bias;
+  EXPECT_EQ(draw(logits, row).id, 2);  // 0.5, 2, 2.1
+  // 2.1 / 1.2 is below 2: the penalty divides what the bias has made of the logit.
+  const std::vector<int32_t> history = {2};
+  row.history = history;
+  row.params.repetition_penalty = 1.2F;
+  EXPECT_EQ(draw(logits, row).id, 1);
+  // The log probability is that of the raw logits.
+  row.params.repetition_penalty = 1.0F;
+  EXPECT_FLOAT_EQ(draw(logits, row).logprob, log_probability(logits, 2));
+  EXPECT_NEAR(log_probability(logits, 2), 0.5 - std::log(std::exp(1.0) + std::exp(2.0) + std::exp(0.5)), 1e-6);
+}
+
+TEST(Sample, ABiasThatBansLeavesTheOthers) {
+  const std::vector<float> logits = {3.0F, 2.0F, 1.0F};
+  const std::vector<LogitBias> bias = {{0, -100.0F}};
+  SampleRow row;
+  row.bias = bias;
+  EXPECT_EQ(support(logits, row), (std::vector<int32_t>{1, 2}));
+}
+
+TEST(Sample, BiasOutOfOrderIsAnError) {
+  const std::vector<LogitBias> bias = {{1, 1.0F}, {1, 2.0F}};
+  SampleRow row;
+  row.bias = bias;
+  EXPECT_THAT([&] { draw({1.0F, 2.0F}, row); }, ThrowsMessage<Error>(HasSubstr("bias: wanted each id once, ascending")));
+}
+
+TEST(Sample, MostLikelyIdsInOrder) {
+  const std::vector<float> logits = {1.0F, 3.0F, 2.0F, 3.0F};
+  const std::vector<Sampled> top = most_likely(logits, 3);
+  ASSERT_EQ(top.size(), 3U);
+  EXPECT_EQ(top[0].id, 1);
+  EXPECT_EQ(top[1].id, 3);
+  EXPECT_EQ(top[2].id, 2);
+  SampleRow row;
+  row.params.temperature = 0.0F;
+  EXPECT_EQ(top[0].logprob, draw(logits, row).logprob) << "the same bits as the draw's";
+  EXPECT_TRUE(most_likely(logits, 0).empty());
+  EXPECT_EQ(most_likely(logits, 9).size(), logits.size());
+}
+
 }  // namespace
 }  // namespace weft::ops

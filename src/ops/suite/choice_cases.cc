@@ -42,7 +42,7 @@ void add_first_not_finite(SpecList& list, int64_t rows, int64_t size, const std:
   });
 }
 
-// One row for each of `params`; every second row has a mask, a prompt and a history.
+// One row for each of `params`; every second row has a mask, a bias, a prompt and a history.
 void add_sample(SpecList& list, std::string_view name, int64_t vocabulary, const std::vector<SamplingParams>& params) {
   list.add(fmt::format("{} of {} rows {}", name, vocabulary, params.size()), [=](CaseBuilder& b) {
     const auto rows = static_cast<int64_t>(params.size());
@@ -57,6 +57,7 @@ void add_sample(SpecList& list, std::string_view name, int64_t vocabulary, const
     const size_t out = b.output("sampled", {rows}, tolerance, DType::i64);
     return b.finish(4.0 * static_cast<double>(rows * vocabulary), [=](Context& context, Operands o) {
       const auto ids_of = [&](size_t index) { return TensorView(o[index]).as<int32_t>(); };
+      const std::vector<LogitBias> bias = {{0, -3.5F}, {static_cast<int32_t>(vocabulary / 2), 4.0F}};
       std::vector<SampleRow> each;
       for (size_t r = 0; r < params.size(); ++r) {
         SampleRow& row = each.emplace_back();
@@ -67,6 +68,7 @@ void add_sample(SpecList& list, std::string_view name, int64_t vocabulary, const
         row.history = ids_of(history);
         row.prompt = ids_of(prompt);
         row.never_penalised = ids_of(exempt);
+        if (vocabulary > 1) row.bias = bias;
         row.allowed = {reinterpret_cast<const uint32_t*>(o[allowed].data), static_cast<size_t>(o[allowed].elements())};
       }
       sample(context, o[logits], each, {reinterpret_cast<Sampled*>(o[out].data), params.size()});

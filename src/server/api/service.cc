@@ -9,9 +9,9 @@
 namespace weft::api {
 namespace {
 
-// The first characters say which model it is; the same of a build's commit.
+// The first characters of both say which they are. `build`: "0.1.0 d762566", with ", changed" behind it or not.
 std::string fingerprint_of(const std::string& build, const std::string& model) {
-  const size_t space = build.rfind(' ');
+  const size_t space = build.find(' ');
   const std::string commit = space == std::string::npos ? build : build.substr(space + 1);
   return fmt::format("fp_{}_{}", commit.substr(0, 8), model.substr(0, 12));
 }

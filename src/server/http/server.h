@@ -6,9 +6,9 @@
 //     server.stop_accepting();
 //     server.wait_until_idle(grace);                             // answers that are under way
 //
-// Limits: a head of more than max_head bytes is refused (431), a body beyond Handler::body_limit too (413). A head has to arrive
-// within head_seconds, a body within body_seconds and what its bytes take at body_rate; a connection that waits for its next
-// request is closed after idle_seconds. A connection beyond max_connections takes the place of the one that has been idle
+// Limits: a head of more than max_head bytes is refused (431), a body beyond Handler::body_limit too (413). A head has to
+// arrive within head_seconds, a body within body_seconds and what its bytes take at body_rate; a connection that waits for its
+// next request is closed after idle_seconds. A connection beyond max_connections takes the place of the one that has been idle
 // longest, or is refused (503) when none is. A client that closes its side for writing counts as gone.
 #pragma once
 
@@ -29,7 +29,7 @@ struct ServerOptions {
   int io_threads = 1;    // that move bytes, >= 1
   int work_threads = 2;  // that handle requests, >= 1
   int64_t max_connections = 16384;
-  int64_t max_head = 64 << 10;          // bytes
+  int64_t max_head = 64 << 10;            // bytes
   int64_t max_bodies = int64_t{1} << 30;  // bytes of all bodies that are being read or answered; beyond: 503
   double head_seconds = 15.0;
   double body_seconds = 30.0;
