@@ -13,6 +13,7 @@
 #include "server/api/responses_endpoints.h"
 #include "server/api/responses_run.h"
 #include "server/api/text_endpoints.h"
+#include "server/page/page.h"
 
 namespace weft::api {
 namespace {
@@ -97,6 +98,13 @@ const std::vector<Router::Route>& Router::routes() {
       {"POST", "/detokenize", &Router::detokenize},
       {"POST", "/apply-template", &Router::apply_template},
       {"POST", "/v1/embeddings", &Router::embeddings, false, false},
+      {"GET", "/", &Router::page, true, false},
+      {"GET", "/icon.svg", &Router::page, true, false},
+      {"GET", "/page.css", &Router::page, true, false},
+      {"GET", "/page.js", &Router::page, true, false},
+      {"GET", "/chat.js", &Router::page, true, false},
+      {"GET", "/live.js", &Router::page, true, false},
+      {"GET", "/stream.js", &Router::page, true, false},
   };
   return all;
 }
@@ -333,6 +341,11 @@ void Router::apply_template(const ExchangePtr& exchange) {
 void Router::embeddings(const ExchangePtr& exchange) {
   static_cast<void>(exchange);
   throw error_of_status(501, "this server has no embeddings");
+}
+
+void Router::page(const ExchangePtr& exchange) {
+  const http::Request& request = exchange->request();
+  exchange->respond(page_response(*find_page_file(request.path), request));
 }
 
 }  // namespace weft::api

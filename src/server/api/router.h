@@ -79,6 +79,7 @@ class Router final : public http::Handler {
   void detokenize(const std::shared_ptr<http::Exchange>& exchange);
   void apply_template(const std::shared_ptr<http::Exchange>& exchange);
   void embeddings(const std::shared_ptr<http::Exchange>& exchange);
+  void page(const std::shared_ptr<http::Exchange>& exchange);
 
   RouterOptions options_;
   ServerMetrics& metrics_;
