@@ -148,7 +148,9 @@ Json CompletionRun::logprobs_json(State& state) {
     tops.push_back(token.logprob ? std::move(top) : Json(nullptr));
     offsets.push_back(state.offset);
     const TokenId id = token.id;
-    state.offset += tokenizer.decode_bytes({&id, 1}, control).size();
+    // In characters: a byte that continues one counts with its first.
+    state.offset += std::ranges::count_if(tokenizer.decode_bytes({&id, 1}, control),
+                                          [](char byte) { return (static_cast<uint8_t>(byte) & 0xC0) != 0x80; });
   }
   state.tokens.clear();
   Json made;

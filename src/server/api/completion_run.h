@@ -44,7 +44,7 @@ class CompletionRun final : public Run {
     std::shared_ptr<TextTurn> turn;
     std::string text;               // of a whole answer
     std::vector<TextToken> tokens;  // not yet sent
-    size_t offset = 0;              // bytes of text before the next token that is written to logprobs
+    int64_t offset = 0;             // characters of text before the next token that is written to logprobs
     std::string finish;             // "stop" or "length"
   };
 

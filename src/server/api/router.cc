@@ -175,8 +175,10 @@ std::optional<http::Response> Router::admit(const http::Request& head) {
   // A preflight has no key.
   if (head.method == "OPTIONS" && head.header("access-control-request-method") != nullptr && !cors.empty()) {
     http::Response response{.status = 204, .headers = {}, .body = {}};
+    // Clients send headers of their own, which say nothing here.
+    const std::string* asked = head.header("access-control-request-headers");
     response.headers = {{"Access-Control-Allow-Methods", "GET, POST, DELETE, OPTIONS"},
-                        {"Access-Control-Allow-Headers", "Authorization, Content-Type, x-api-key"},
+                        {"Access-Control-Allow-Headers", asked == nullptr ? "Authorization, Content-Type, x-api-key" : *asked},
                         {"Access-Control-Max-Age", "600"}};
     return with_cors(std::move(response));
   }
