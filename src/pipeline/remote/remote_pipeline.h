@@ -267,6 +267,7 @@ struct RemoteExecutor::Impl {
       load.set_fingerprint(fingerprint);
       load.set_epoch(epoch);
       load.set_stage_timeout(options.cluster.timeouts.stage);
+      load.set_compression(static_cast<uint32_t>(options.link.compression));
       const wire::Control answer = ask(peer, message, options.cluster.timeouts.load);
       if (!answer.has_loaded())
         fail(ErrorKind::bad_input, coordinator::kPipelinePlace, "wanted a loaded stage, found another message");
