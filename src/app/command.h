@@ -21,6 +21,7 @@ struct Command {
 
 void add_generate(CLI::App& app, Command& command);
 void add_chat(CLI::App& app, Command& command);
+void add_serve(CLI::App& app, Command& command);
 void add_text(CLI::App& app, Command& command);
 void add_eval(CLI::App& app, Command& command);
 void add_inspect(CLI::App& app, Command& command);

@@ -6,4 +6,6 @@ namespace weft {
 // "unknown" outside of a repository. The build writes its definition (cmake/commit.cmake).
 extern const char* const kBuildCommit;
 
+inline constexpr const char* kVersion = "0.1.0";
+
 }  // namespace weft

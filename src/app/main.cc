@@ -7,6 +7,7 @@
 #include <CLI/CLI.hpp>
 
 #include "app/command.h"
+#include "app/commit.h"
 #include "app/terminal.h"
 #include "base/closest.h"
 #include "base/guard.h"
@@ -17,6 +18,7 @@ namespace {
 constexpr const char* kFooter = R"(Examples:
   weft generate -m models/k3-mini -p "What is 17 * 23? Answer with the number only." --temperature 0
   weft chat -m models/k3-mini
+  weft serve -m models/k3-mini
   weft help exit-codes
 
 Each subcommand has --help with examples. Results go to standard output, everything else to standard error.)";
@@ -90,10 +92,11 @@ int run(int argc, char** argv) {
   CLI::App app("Weft runs hybrid linear-attention language models.", "weft");
   app.formatter(std::make_shared<HelpFormatter>());
   app.footer(kFooter);
-  app.set_version_flag("--version", "weft 0.1.0");
+  app.set_version_flag("--version", fmt::format("weft {}", weft::kVersion));
   app.require_subcommand(1);
   weft::add_generate(app, command);
   weft::add_chat(app, command);
+  weft::add_serve(app, command);
   weft::add_text(app, command);
   weft::add_eval(app, command);
   weft::add_inspect(app, command);

@@ -66,13 +66,9 @@ std::string tool_call_line(const ToolCall& call) {
   return line + "}";
 }
 
-Json result_json(const Model& model, const TurnResult& result) {
-  Json made = message_json(result.answer, result.thinking);
-  made.erase("role");
-  made["finish_reason"] = result.end == RequestEnd::cancelled ? Json(nullptr) : Json(to_string(result.answer.finish_reason));
-  made["usage"] = usage_json(result);
+Json answer_facts(const Model& model, const TurnResult& result) {
   const ops::SamplingParams& sampling = result.sampling;
-  Json& weft = made["weft"];
+  Json weft;
   weft["interrupted"] = result.end == RequestEnd::cancelled;
   weft["timed_out"] = result.end == RequestEnd::timeout;
   weft["profile"] = to_string(model.profile());
@@ -102,9 +98,18 @@ Json result_json(const Model& model, const TurnResult& result) {
   weft["bytes_per_token"] = model.executor().bytes_per_token().value;
   weft["gigabytes_per_second"] = known(bytes_rate(model, result) / kGiga);
   weft["weight_bytes"] = model.weight_bytes().value;
-  weft["memory"] = memory_json(model.executor().memory());
   weft["notes"] = result.notes;
   for (const std::string& note : model.notes()) weft["notes"].push_back(note);
+  return weft;
+}
+
+Json result_json(const Model& model, const TurnResult& result) {
+  Json made = message_json(result.answer, result.thinking);
+  made.erase("role");
+  made["finish_reason"] = result.end == RequestEnd::cancelled ? Json(nullptr) : Json(to_string(result.answer.finish_reason));
+  made["usage"] = usage_json(result);
+  made["weft"] = answer_facts(model, result);
+  made["weft"]["memory"] = memory_json(model.executor().memory());
   return made;
 }
 

@@ -16,6 +16,9 @@ namespace weft {
 // no JSON.
 [[nodiscard]] std::string tool_call_line(const ToolCall& call);
 
+// Weft's own fields of an answer, without the memory: of any thread that has the result.
+[[nodiscard]] Json answer_facts(const Model& model, const TurnResult& result);
+
 // What `weft generate --json` prints: the message's fields, "finish_reason" (null when interrupted), "usage", "weft".
 [[nodiscard]] Json result_json(const Model& model, const TurnResult& result);
 

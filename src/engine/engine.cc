@@ -1,6 +1,7 @@
 #include "engine/engine.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "base/error.h"
@@ -11,6 +12,7 @@ namespace weft {
 namespace {
 
 constexpr std::string_view kPlace = "engine";
+constexpr int64_t kLogitsRows = 64;            // prompt rows of one step of a request that wants their logits
 constexpr int64_t kGrowth = ops::kPageTokens;  // generated tokens for which an admitted request needs room at once
 
 double seconds_since(Request::Clock::time_point then) {
@@ -52,6 +54,19 @@ int64_t automatic_interval(const StateMemory& memory, ByteCount budget, int64_t 
   return std::max<int64_t>(ops::kPageTokens, (context + states - 1) / states);
 }
 
+void check_choice(const GenerateRequest& request, int64_t vocab) {
+  int32_t before = -1;
+  for (const auto& [id, bias] : request.bias) {
+    if (id <= before || id >= vocab)
+      fail(ErrorKind::bad_input, "logit_bias", "wanted ids that ascend in [0, {}), found {} behind {}", vocab, id, before);
+    if (!(std::fabs(bias) <= 100.0F))
+      fail(ErrorKind::bad_input, "logit_bias", "id {}: wanted a number in [-100, 100], found {}", id, bias);
+    before = id;
+  }
+  if (request.top < 0 || request.top > vocab)
+    fail(ErrorKind::bad_input, "top_logprobs", "wanted a number in [0, {}], found {}", vocab, request.top);
+}
+
 }  // namespace
 
 Engine::Engine(Executor& executor, const EngineOptions& options)
@@ -79,6 +94,7 @@ RequestId Engine::submit(GenerateRequest request, std::shared_ptr<TokenSink> sin
       fail(ErrorKind::bad_input, "prompt", "wanted ids in [0, {}), found {}", executor_.vocab_size(), id);
   }
   request.sampling.validate();
+  check_choice(request, executor_.vocab_size());
   if (prompt >= context_limit_) {
     fail(ErrorKind::bad_input, "prompt", "wanted at most {} tokens (a context of {}{}), found {}", context_limit_ - 1,
          context_limit_, context_limit_ < options_.max_context ? ", which is what the state memory holds" : "", prompt);
@@ -104,10 +120,20 @@ void Engine::cancel(RequestId id) {
   }
 }
 
+double Engine::state_share() const {
+  const ByteCount held = executor_.state_memory().bytes(executor_.states().held());
+  return static_cast<double>(held.value) / static_cast<double>(state_memory_.value);
+}
+
 bool Engine::step() {
   bool advanced = false;
   const std::optional<Failure> failure = guard([&] { advanced = advance(); });
-  if (failure) end_all(RequestEnd::failed, failure);
+  if (failure) {
+    if (!executor_.trouble()) broken_ = failure;
+    end_all(RequestEnd::failed, failure);
+  } else if (advanced) {
+    broken_.reset();
+  }
   return advanced;
 }
 
@@ -163,7 +189,9 @@ void Engine::admit() {
   waits_for_file_ = false;
   while (!queue_.empty() && !admission_waits_ && running() < options_.max_running) {
     const RequestPtr request = queue_.front();
-    PrefixStore::Found found = store_.resume(request->ids(), [&](StateUse use) { return make_room([&] { return use; }); });
+    // Behind one token there is nothing to reuse.
+    const std::span<const int32_t> known = request->prompt_logits() ? request->ids().first(1) : request->ids();
+    PrefixStore::Found found = store_.resume(known, [&](StateUse use) { return make_room([&] { return use; }); });
     waits_for_file_ = found.waits;
     if (waits_for_file_) return;
     // One that has the engine to itself always fits (E5).
@@ -211,7 +239,8 @@ bool Engine::submit_step() {
     const int64_t share = reading ? (prefill + readers - 1) / readers : draws;
     if (reading) --readers;
     if (share == 0) continue;
-    const int64_t count = reading ? std::min(share, remaining(*request)) : 1;
+    int64_t count = reading ? std::min(share, remaining(*request)) : 1;
+    if (request->prompt_logits()) count = std::min(count, kLogitsRows);
     const int64_t start = position(*request);
     std::optional<Rows> rows;
     const std::optional<Failure> failure = guard([&] {
@@ -307,7 +336,8 @@ void Engine::take_result(const OpenRows& rows, const RowsResult& result) {
   const std::optional<Failure> failure = guard([&] {
     const int64_t prompt = request->prompt_size();
     if (rows.start < prompt) request->sink().on_prompt(std::min(rows.end, prompt), prompt);
-    if (result.sampled) end = request->accept(*result.sampled);
+    if (request->prompt_logits() && rows.start < prompt) request->sink().on_prompt_logits(rows.start, result.logits.view());
+    if (result.sampled) end = request->accept(*result.sampled, result.top);
   });
   if (failure) {
     finish(request, RequestEnd::failed, failure);

@@ -58,6 +58,7 @@ class Engine {
   RequestId submit(GenerateRequest request, std::shared_ptr<TokenSink> sink);
   // Ends a request in any phase; its memory is free, or the store's, at once. An unknown or ended one is ignored.
   void cancel(RequestId id);
+  void cancel_all() { end_all(RequestEnd::cancelled); }
 
   // Admits, submits what the stages have room for, and takes one completion. False: nothing was submitted or open, because no
   // request is left or all of them rest (TokenSink::ready). What goes wrong ends requests and is in their reports.
@@ -68,6 +69,9 @@ class Engine {
   // Until no file is being written or read.
   void wait_for_files() const { store_.wait_for_files(); }
 
+  // What ended all requests in the last step: the executor is of no use until a step succeeds. Stages that are lost for a while
+  // are the executor's own trouble().
+  [[nodiscard]] const std::optional<Failure>& broken() const { return broken_; }
   [[nodiscard]] bool idle() const { return queue_.empty() && running_.empty(); }
   [[nodiscard]] bool queue_full() const { return static_cast<int64_t>(queue_.size()) >= options_.max_queue; }
   [[nodiscard]] int64_t queued() const { return static_cast<int64_t>(queue_.size()); }
@@ -76,6 +80,8 @@ class Engine {
   [[nodiscard]] int64_t context_limit() const { return context_limit_; }
   [[nodiscard]] int64_t keep_every() const { return keep_every_; }
   [[nodiscard]] ByteCount state_memory() const { return state_memory_; }
+  // Share of state_memory that sequences hold, stored ones included.
+  [[nodiscard]] double state_share() const;
   [[nodiscard]] const PrefixStore& store() const { return store_; }
 
  private:
@@ -135,6 +141,7 @@ class Engine {
   std::list<RequestPtr> queue_;    // in the order of arrival
   std::list<RequestPtr> running_;  // least recently served first
   std::deque<OpenStep> open_;
+  std::optional<Failure> broken_;
   bool admission_waits_ = false;  // the first of the queue did not fit, and nothing has ended since
   bool waits_for_file_ = false;   // the first of the queue goes on from a file that is being read
   int64_t next_id_ = 1;

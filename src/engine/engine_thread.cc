@@ -9,7 +9,8 @@
 
 namespace weft {
 
-EngineThread::EngineThread(Executor& executor, const EngineOptions& options) : engine_(executor, options) {
+EngineThread::EngineThread(Executor& executor, const EngineOptions& options)
+    : executor_(executor), engine_(executor, options), context_limit_(engine_.context_limit()) {
   try {
     thread_ = std::thread([this] { work(); });
   } catch (const std::system_error& error) {
@@ -17,27 +18,32 @@ EngineThread::EngineThread(Executor& executor, const EngineOptions& options) : e
   }
 }
 
-EngineThread::~EngineThread() {
+EngineThread::~EngineThread() { stop(); }
+
+void EngineThread::stop() {
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
   }
   wake_.notify_one();
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
 }
 
-void EngineThread::post(std::function<void()> task) {
+bool EngineThread::post(std::function<void()> task) {
   {
     const std::lock_guard lock(mutex_);
+    if (stopping_) return false;
     tasks_.push_back(std::move(task));
   }
   wake_.notify_one();
+  return true;
 }
 
 RequestId EngineThread::submit(GenerateRequest request, std::shared_ptr<TokenSink> sink) {
   RequestId id;
   std::promise<std::optional<Failure>> taken;
-  post([&] { taken.set_value(guard([&] { id = engine_.submit(std::move(request), std::move(sink)); })); });
+  if (!post([&] { taken.set_value(guard([&] { id = engine_.submit(std::move(request), std::move(sink)); })); }))
+    fail(ErrorKind::unavailable, "engine", "wanted an engine that runs, found one that has stopped");
   if (const std::optional<Failure> failure = taken.get_future().get()) failure->raise();
   return id;
 }
@@ -54,6 +60,29 @@ void EngineThread::wake() {
   wake_.notify_one();
 }
 
+void EngineThread::between_steps(std::function<void(Engine&)> task) {
+  post([this, task = std::move(task)] { task(engine_); });
+}
+
+std::optional<Failure> EngineThread::trouble() const {
+  {
+    const std::lock_guard lock(mutex_);
+    if (broken_) return broken_;
+  }
+  return executor_.trouble();
+}
+
+EngineThread::Figures EngineThread::figures() const {
+  const std::lock_guard lock(mutex_);
+  return figures_;
+}
+
+std::optional<double> EngineThread::step_seconds() const {
+  const std::lock_guard lock(mutex_);
+  if (!step_began_) return std::nullopt;
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - *step_began_).count();
+}
+
 void EngineThread::work() {
   bool busy = false;
   for (;;) {
@@ -62,13 +91,24 @@ void EngineThread::work() {
       std::unique_lock lock(mutex_);
       // Now and then although nothing happens: a request that rests has its time limit too.
       wake_.wait_for(lock, std::chrono::seconds(1), [&] { return busy || awake_ || stopping_ || !tasks_.empty(); });
-      if (stopping_ && tasks_.empty()) return;
+      if (stopping_ && tasks_.empty()) break;
       awake_ = false;
       tasks.swap(tasks_);
     }
     for (const auto& task : tasks) static_cast<void>(guard(task));
+    {
+      const std::lock_guard lock(mutex_);
+      step_began_ = std::chrono::steady_clock::now();
+    }
     busy = engine_.step();
+    {
+      const std::lock_guard lock(mutex_);
+      step_began_.reset();
+      broken_ = engine_.broken();
+      figures_ = {engine_.running(), engine_.queued(), engine_.state_share()};
+    }
   }
+  static_cast<void>(guard([&] { engine_.cancel_all(); }));
 }
 
 std::optional<ops::Sampled> TokenStream::next() {

@@ -6,6 +6,7 @@
 //     while (std::optional<ops::Sampled> token = stream->next()) ...   // then stream->report()
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -22,26 +23,49 @@ class EngineThread {
  public:
   // Errors: Engine. The executor outlives it, and nobody else calls it meanwhile.
   EngineThread(Executor& executor, const EngineOptions& options);
-  ~EngineThread();  // cancels what is left; every sink gets its on_end()
+  ~EngineThread();  // stop()
   EngineThread(const EngineThread&) = delete;
   EngineThread& operator=(const EngineThread&) = delete;
 
   // Waits until the engine has taken or refused the request, at most as long as a step takes. Errors: Engine::submit.
   RequestId submit(GenerateRequest request, std::shared_ptr<TokenSink> sink);
   void cancel(RequestId id);
+  // Cancels what is left; every sink has had its on_end() when it returns. Later calls do nothing, and submit() throws
+  // unavailable.
+  void stop();
   // A sink has room again.
   void wake();
+  // Calls `task` in the engine's thread between two steps. What it throws is dropped.
+  void between_steps(std::function<void(Engine&)> task);
+
+  // What the engine held after its last step.
+  struct Figures {
+    int64_t running = 0;
+    int64_t queued = 0;
+    double state_share = 0.0;  // of the memory for sequence states, stored ones included
+  };
+  [[nodiscard]] Figures figures() const;
+  [[nodiscard]] int64_t context_limit() const { return context_limit_; }  // Engine::context_limit()
+  // Why no request can be answered now: the engine broke, or its executor says so.
+  [[nodiscard]] std::optional<Failure> trouble() const;
+  // How long the step that the engine is in has taken so far; nothing between steps. The health of a server looks at it.
+  [[nodiscard]] std::optional<double> step_seconds() const;
 
  private:
-  void post(std::function<void()> task);
+  bool post(std::function<void()> task);  // false: the thread has stopped
   void work();
 
+  const Executor& executor_;
   Engine engine_;  // the thread's, once it runs
-  std::mutex mutex_;
+  const int64_t context_limit_;
+  mutable std::mutex mutex_;
   std::condition_variable wake_;
   std::deque<std::function<void()>> tasks_;  // guarded by mutex_
   bool awake_ = false;                       // guarded by mutex_: something happened since the last step
   bool stopping_ = false;                    // guarded by mutex_
+  Figures figures_;                          // guarded by mutex_
+  std::optional<Failure> broken_;            // guarded by mutex_
+  std::optional<std::chrono::steady_clock::time_point> step_began_;  // guarded by mutex_
   std::thread thread_;
 };
 

@@ -69,6 +69,8 @@ void Request::admit(OwnedSequence sequence, TokenCount position, ReusedFrom from
 SampleRequest Request::sample_request() {
   SampleRequest made;
   made.params = asked_.sampling;
+  made.bias = asked_.bias;
+  made.top = asked_.top;
   sink_->constrain(made, budget_left());
   const bool counts = made.params.frequency_penalty != 0.0F || made.params.presence_penalty != 0.0F;
   const bool repeats = made.params.repetition_penalty != 1.0F;
@@ -89,6 +91,7 @@ Rows Request::take_rows(TokenCount position, int64_t count) {
   rows.ids.assign(asked_.ids.begin() + position.value, asked_.ids.begin() + end);
   const bool draws = end == static_cast<int64_t>(asked_.ids.size());
   if (draws) rows.sample = sample_request();
+  if (asked_.prompt_logits && position.value < prompt_size_) rows.logits = Rows::Logits::all;
   const int64_t again = std::clamp(submitted_ - position.value, int64_t{0}, count);
   report_.recomputed_tokens += again;
   report_.computed_tokens += std::min(end, prompt_size_) - std::min(position.value + again, prompt_size_);
@@ -98,7 +101,7 @@ Rows Request::take_rows(TokenCount position, int64_t count) {
   return rows;
 }
 
-std::optional<RequestEnd> Request::accept(const ops::Sampled& drawn) {
+std::optional<RequestEnd> Request::accept(const ops::Sampled& drawn, std::span<const ops::Sampled> top) {
   auto* drawing = std::get_if<Drawing>(&state_);
   if (drawing == nullptr) wrong_state(id_, "given a token");
   last_at_ = Clock::now();
@@ -106,6 +109,7 @@ std::optional<RequestEnd> Request::accept(const ops::Sampled& drawn) {
   asked_.ids.push_back(drawn.id);
   alone_ = false;
   state_ = Feeding{std::move(drawing->sequence)};
+  if (!top.empty()) sink_->on_top(top);
   if (sink_->on_token(drawn)) return RequestEnd::stop;
   if (budget_left() == 0) return RequestEnd::length;
   return std::nullopt;

@@ -22,6 +22,9 @@ struct GenerateRequest {
   std::optional<int64_t> max_tokens;  // >= 1; absent, or beyond the context: what the context leaves
   ops::SamplingParams sampling;
   std::vector<int32_t> never_penalised;  // ascending
+  std::vector<ops::LogitBias> bias;      // each id once, ascending
+  int64_t top = 0;                       // most likely ids beside each drawn one (TokenSink::on_top)
+  bool prompt_logits = false;            // TokenSink::on_prompt_logits; nothing of the prompt is reused then
 };
 
 enum class RequestEnd : uint8_t {
@@ -74,6 +77,15 @@ class TokenSink {
     static_cast<void>(done);
     static_cast<void>(total);
   }
+  // The logits [rows, V] behind the prompt tokens from `first` on, in order and without a gap; each prompt token once, unless
+  // the request runs again. Only when the request asks for them.
+  virtual void on_prompt_logits(int64_t first, TensorView logits) {
+    static_cast<void>(first);
+    static_cast<void>(logits);
+  }
+  // The most likely ids beside the token that on_token() gives next: most likely first, log probabilities of the raw logits.
+  // Only when the request asks for them.
+  virtual void on_top(std::span<const ops::Sampled> top) { static_cast<void>(top); }
   // A drawn token. True: the request ends with it (RequestEnd::stop).
   [[nodiscard]] virtual bool on_token(const ops::Sampled& token) = 0;
   // The last call.
@@ -105,6 +117,7 @@ class Request {
   [[nodiscard]] int64_t prompt_size() const { return prompt_size_; }
   [[nodiscard]] int64_t budget_left() const { return budget_ - generated(); }
   [[nodiscard]] Clock::time_point asked_at() const { return asked_at_; }
+  [[nodiscard]] bool prompt_logits() const { return asked_.prompt_logits; }
   [[nodiscard]] bool admitted_before() const { return admitted_at_.has_value(); }
 
   [[nodiscard]] bool queued() const { return std::holds_alternative<request_state::Queued>(state_); }
@@ -122,7 +135,7 @@ class Request {
   [[nodiscard]] Rows take_rows(TokenCount position, int64_t count);
   void close_rows() { --open_rows_; }
   // Drawing -> Feeding. How the request ends with this token, if it does.
-  [[nodiscard]] std::optional<RequestEnd> accept(const ops::Sampled& drawn);
+  [[nodiscard]] std::optional<RequestEnd> accept(const ops::Sampled& drawn, std::span<const ops::Sampled> top);
   // Feeding | Drawing -> Queued: it is preempted, or shared a failed step and has to run alone.
   [[nodiscard]] OwnedSequence go_back(bool alone);
   // Any -> Ended. The sequence that it had.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <string_view>
 
 #include "ops/check.h"
@@ -56,6 +57,14 @@ void sample(Context& context, TensorView logits, std::span<const SampleRow> rows
     }
     check_ids(r, "history", rows[r].history, vocabulary);
     check_ids(r, "prompt", rows[r].prompt, vocabulary);
+    for (size_t i = 0; i < rows[r].bias.size(); ++i) {
+      const LogitBias& bias = rows[r].bias[i];
+      check_ids(r, "bias", {&bias.id, 1}, vocabulary);
+      if (i > 0 && rows[r].bias[i - 1].id >= bias.id)
+        fail(ErrorKind::internal, "sample", "row {}, bias: wanted each id once, ascending, found another order", r);
+      if (!std::isfinite(bias.bias))
+        fail(ErrorKind::internal, "sample", "row {}, bias: wanted numbers, found {}", r, bias.bias);
+    }
   }
 
   if (context.on_gpu()) return cuda::sample(context, logits, rows, out);
@@ -65,6 +74,28 @@ void sample(Context& context, TensorView logits, std::span<const SampleRow> rows
     const auto i = static_cast<size_t>(r);
     out[i] = reference::sample_row(r, {data + r * vocabulary, static_cast<size_t>(vocabulary)}, rows[i], weigh);
   });
+}
+
+std::vector<Sampled> most_likely(std::span<const float> logits, int64_t count) {
+  std::vector<int32_t> ids(logits.size());
+  std::iota(ids.begin(), ids.end(), 0);
+  const auto kept = static_cast<int64_t>(std::min(static_cast<size_t>(count), ids.size()));
+  std::partial_sort(ids.begin(), ids.begin() + kept, ids.end(), [&](int32_t a, int32_t b) {
+    const float of_a = logits[static_cast<size_t>(a)];
+    const float of_b = logits[static_cast<size_t>(b)];
+    return of_a != of_b ? of_a > of_b : a < b;
+  });
+  const double sum = reference::log_sum_exp(logits, cpu::weigh);
+  std::vector<Sampled> made;
+  for (int64_t i = 0; i < kept; ++i) {
+    const int32_t id = ids[static_cast<size_t>(i)];
+    made.push_back({id, static_cast<float>(static_cast<double>(logits[static_cast<size_t>(id)]) - sum)});
+  }
+  return made;
+}
+
+float log_probability(std::span<const float> logits, int32_t id) {
+  return static_cast<float>(static_cast<double>(logits[static_cast<size_t>(id)]) - reference::log_sum_exp(logits, cpu::weigh));
 }
 
 void check_sampled(const Sampled& sampled, const SampleRow& row) {

@@ -6,7 +6,7 @@
 //   that order.
 // - A step that fails fails as a whole: its completion holds the failure, and its sequences refuse further steps (their states
 //   may differ between stages). Other sequences go on.
-// - All members may be called from one thread at a time.
+// - All members but trouble() may be called from one thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -38,6 +38,8 @@ struct SampleRequest {
   std::vector<int32_t> prompt;           // ids of the prompt; only the repetition penalty counts them
   std::vector<int32_t> history;          // generated ids so far, for the penalties
   std::vector<int32_t> never_penalised;  // ascending
+  std::vector<ops::LogitBias> bias;      // each id once, ascending
+  int64_t top = 0;                       // so many of the most likely ids are given beside the drawn one
   std::vector<uint32_t> allowed;         // bit mask of allowed ids; empty: all
   // Takes the place of `allowed` when valid: a mask that is computed beside the step and waited for at the draw.
   std::shared_future<std::vector<uint32_t>> mask;
@@ -61,6 +63,7 @@ struct Step {
 struct RowsResult {
   Tensor logits;  // [0, 1 or all rows, V] float32
   std::optional<ops::Sampled> sampled;
+  std::vector<ops::Sampled> top;        // as SampleRequest::top asks: most likely first, of the raw logits
   std::vector<SequenceId> checkpoints;  // as asked for
 };
 
@@ -97,6 +100,9 @@ class Executor {
   [[nodiscard]] virtual const StateLedger& states() const = 0;
   // Over all stages, once all submitted steps are done.
   [[nodiscard]] virtual MemoryUse memory() = 0;
+
+  // Why no request can be served now: stages are lost or are being connected. Any thread.
+  [[nodiscard]] virtual std::optional<Failure> trouble() const { return std::nullopt; }
 
   [[nodiscard]] virtual SequenceId create() = 0;                   // empty
   [[nodiscard]] virtual SequenceId fork(SequenceId sequence) = 0;  // at the same token count; copies nothing

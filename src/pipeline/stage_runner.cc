@@ -99,7 +99,7 @@ std::vector<RowsResult> StageRunner::results(const StageStep& open, const Batch&
     if (!rows.sample) continue;
     const SampleRequest& request = *rows.sample;
     draws.push_back({request.params, entry.state->consumed().value, request.history, request.never_penalised,
-                     request.mask.valid() ? request.mask.get() : request.allowed, request.prompt});
+                     request.mask.valid() ? request.mask.get() : request.allowed, request.prompt, request.bias});
     drawn_rows.push_back(entry.first_logits_row + entry.logits_rows - 1);
     drawn_entries.push_back(i);
   }
@@ -114,7 +114,12 @@ std::vector<RowsResult> StageRunner::results(const StageStep& open, const Batch&
   }
   // A fault inside a layer says more than the logits that it left.
   stage_->settle(batch);
-  for (size_t i = 0; i < draws.size(); ++i) ops::check_sampled(*made[drawn_entries[i]].sampled, draws[i]);
+  for (size_t i = 0; i < draws.size(); ++i) {
+    RowsResult& result = made[drawn_entries[i]];
+    ops::check_sampled(*result.sampled, draws[i]);
+    const int64_t top = open.step.rows[drawn_entries[i]].sample->top;
+    if (top > 0) result.top = ops::most_likely(stage_->device().fetch(rows_of(drawn_rows[i], 1)).view().as<float>(), top);
+  }
   return made;
 }
 

@@ -258,14 +258,32 @@ bool any_tool(const ChatRequest& request, const std::function<bool(const JsonVal
          std::any_of(request.messages.begin(), request.messages.end(), [&](const ChatMessage& m) { return in(m.tools); });
 }
 
+// Names of declared tools; at least one where the field is there.
+std::vector<std::string> read_allowed_tools(const Fields& allowed, const ChatRequest& request) {
+  const JsonValue* tools = allowed.get("tools", Kind::array);
+  std::vector<std::string> names;
+  if (tools == nullptr) return names;
+  for (size_t i = 0; i < tools->items.size(); ++i) {
+    const std::string where = allowed.where(fmt::format("tools[{}]", i));
+    const Fields tool(tools->items[i], where);
+    const JsonValue* wrapped = tool.get("function");
+    const std::string name = wrapped == nullptr ? tool.string("name") : Fields(*wrapped, tool.where("function")).string("name");
+    if (!any_tool(request, [&](const JsonValue& declared) { return tool_name(declared) == name; }))
+      fail(ErrorKind::bad_input, kPlace, "{}: wanted the name of a declared tool, found '{}'", where, name);
+    names.push_back(name);
+  }
+  if (names.empty()) fail(ErrorKind::bad_input, kPlace, "{}: wanted at least one tool, found none", allowed.where("tools"));
+  return names;
+}
+
 ToolChoice read_tool_choice(const Fields& root, ChatRequest& request) {
   const JsonValue* value = root.get("tool_choice");
   if (value == nullptr) return {};
   const auto by_word = [&](const JsonValue& word, std::string_view where, bool none_too) -> ToolChoice {
     if (word.is(Kind::string)) {
       if (word.text == "auto") return {};
-      if (word.text == "required") return {.kind = ToolChoice::Kind::required, .name = {}};
-      if (none_too && word.text == "none") return {.kind = ToolChoice::Kind::none, .name = {}};
+      if (word.text == "required") return {.kind = ToolChoice::Kind::required, .name = {}, .allowed = {}};
+      if (none_too && word.text == "none") return {.kind = ToolChoice::Kind::none, .name = {}, .allowed = {}};
     }
     wanted(where, none_too ? "auto, none, required or an object" : "auto or required", word);
   };
@@ -276,7 +294,7 @@ ToolChoice read_tool_choice(const Fields& root, ChatRequest& request) {
     if (type == "function") {
       const JsonValue* function = fields.get("function");
       const Fields named = function == nullptr ? fields : Fields(*function, fields.where("function"));
-      choice = {.kind = ToolChoice::Kind::named, .name = named.string("name")};
+      choice = {.kind = ToolChoice::Kind::named, .name = named.string("name"), .allowed = {}};
       if (choice.name.empty())
         fail(ErrorKind::bad_input, kPlace, "{}: wanted a function's name, found none", named.where("name"));
     } else if (type == "allowed_tools") {
@@ -286,10 +304,7 @@ ToolChoice read_tool_choice(const Fields& root, ChatRequest& request) {
       if (mode == nullptr)
         fail(ErrorKind::bad_input, kPlace, "{}: wanted auto or required, found nothing", allowed.where("mode"));
       choice = by_word(*mode, allowed.where("mode"), false);
-      if (allowed.get("tools") != nullptr) {
-        request.notes.push_back(
-            fmt::format("'{}' is not carried out: every declared tool may be called", allowed.where("tools")));
-      }
+      choice.allowed = read_allowed_tools(allowed, request);
     } else {
       fail(ErrorKind::bad_input, kPlace, "{}: wanted 'function' or 'allowed_tools', found '{}'", fields.where("type"), type);
     }
@@ -494,7 +509,8 @@ ChatRequest parse_chat_request(const JsonValue& root_value) {
   std::vector<Fields> sources{root};
   if (options_value != nullptr) sources.emplace_back(*options_value, "options");
   for (const Fields& source : sources) {
-    if (request.tool_choice.kind == ToolChoice::Kind::automatic) request.tool_choice = read_tool_choice(source, request);
+    if (request.tool_choice.kind == ToolChoice::Kind::automatic && request.tool_choice.allowed.empty())
+      request.tool_choice = read_tool_choice(source, request);
     if (request.response_format.kind == ResponseFormat::Kind::text) request.response_format = read_response_format(source);
   }
   for (const Fields& source : sources) read_options(source, request, thinking, ignored);

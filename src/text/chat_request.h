@@ -37,7 +37,8 @@ struct ChatMessage {
 struct ToolChoice {
   enum class Kind : uint8_t { automatic, none, required, named };
   Kind kind = Kind::automatic;
-  std::string name;  // named
+  std::string name;                  // named
+  std::vector<std::string> allowed;  // declared tools that may be called; empty: all
 };
 
 struct ResponseFormat {

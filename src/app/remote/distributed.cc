@@ -78,7 +78,7 @@ LoadedExecutor ModelFlags::load_distributed() const {
   RemoteModelOptions remote;
   remote.activation = activation_dtype;
   remote.model = options();
-  remote.build = fmt::format("0.1.0 {}", kBuildCommit);
+  remote.build = fmt::format("{} {}", kVersion, kBuildCommit);
   remote.trace = pp_trace;
   const auto display = std::make_shared<LoadDisplay>();
   remote.progress = [display](const std::string& line) { display->note(line); };

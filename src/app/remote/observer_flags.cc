@@ -22,7 +22,7 @@ ObserverOptions ObserverFlags::options() const {
   if (!node.empty()) made.node = made.cluster.node(node).id;
   made.security = transport_security(made.cluster.security);
   made.link = link_options();
-  made.build = fmt::format("0.1.0 {}", kBuildCommit);
+  made.build = fmt::format("{} {}", kVersion, kBuildCommit);
   return made;
 }
 

@@ -68,7 +68,7 @@ ExitCode stage(const Flags& flags) {
   WorkerOptions options;
   options.cluster = cluster.name;
   options.node = node.id;
-  options.build = fmt::format("0.1.0 {}", kBuildCommit);
+  options.build = fmt::format("{} {}", kVersion, kBuildCommit);
   options.features = built_with();
   options.stage = *node.stage;
   options.coordinator = cluster.coordinator().id;

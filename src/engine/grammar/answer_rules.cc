@@ -80,7 +80,9 @@ void AnswerRules::add_tools(const ChatRequest& request, std::vector<std::string>
       const JsonValue& declared = wrapped ? *function : tool;
       const JsonValue* name = declared.find("name");
       if (name == nullptr || !name->is(Kind::string)) continue;  // a tool of another type than function
-      if (request.tool_choice.kind == ToolChoice::Kind::named && name->text != request.tool_choice.name) continue;
+      const ToolChoice& choice = request.tool_choice;
+      if (choice.kind == ToolChoice::Kind::named && name->text != choice.name) continue;
+      if (!choice.allowed.empty() && std::ranges::find(choice.allowed, name->text) == choice.allowed.end()) continue;
       add_tool(declared, fmt::format("{}[{}]{}.parameters", place, i, wrapped ? ".function" : ""), notes);
     }
   };

@@ -22,6 +22,7 @@ struct Penalty {
   int32_t id;
   int32_t times;     // generated occurrences
   int32_t repeated;  // 1: seen in prompt or answer
+  float bias;        // added before the penalties
 };
 
 // One row, in device memory.
@@ -240,6 +241,7 @@ __global__ void __launch_bounds__(kSampleThreads)
   for (int64_t i = threadIdx.x; i < plan.penalty_count; i += kSampleThreads) {
     const Penalty penalty = plan.penalties[i];
     float& logit = adjusted[penalty.id];
+    logit += penalty.bias;
     if (penalty.repeated != 0) logit = logit > 0.0F ? logit / plan.repetition : logit * plan.repetition;
     if (penalty.times > 0) logit -= static_cast<float>(penalty.times) * plan.frequency + plan.presence;
     faults += isfinite(logit) ? 0 : 1;
@@ -290,10 +292,12 @@ std::vector<Penalty> penalties(const SampleRow& row) {
   const bool repeats = params.repetition_penalty != 1.0F;
   const bool counts = params.frequency_penalty != 0.0F || params.presence_penalty != 0.0F;
   std::map<int32_t, Penalty> found;
+  for (const LogitBias& bias : row.bias) found.try_emplace(bias.id, Penalty{bias.id, 0, 0, bias.bias});
   const auto add = [&](std::span<const int32_t> ids, int32_t times) {
     for (const int32_t id : ids) {
       if (std::ranges::binary_search(row.never_penalised, id)) continue;
-      Penalty& penalty = found.try_emplace(id, Penalty{id, 0, repeats ? 1 : 0}).first->second;
+      Penalty& penalty = found.try_emplace(id, Penalty{id, 0, 0, 0.0F}).first->second;
+      penalty.repeated = repeats ? 1 : 0;
       penalty.times += times;
     }
   };

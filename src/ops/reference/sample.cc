@@ -36,16 +36,6 @@ void check_penalised(int64_t index, std::span<const float> logits, const Samplin
        params.repetition_penalty);
 }
 
-// log sum exp of the row, in ascending order of ids. `weights`: memory.
-double log_sum_exp(std::span<const float> logits, Weigh* weigh, std::vector<double>& weights) {
-  const double max = *std::ranges::max_element(logits);
-  weights.resize(logits.size());
-  weigh(logits, max, 1.0, weights);
-  double sum = 0.0;
-  for (const double weight : weights) sum += weight;
-  return max + std::log(sum);
-}
-
 // Calls body(id, times) for each id of `ids` that may be penalised.
 template <class Body>
 void for_each_count(std::vector<int32_t>& ids, std::span<const int32_t> exempt, const Body& body) {
@@ -127,11 +117,22 @@ void weigh(std::span<const float> logits, double max, double temperature, std::s
   for (size_t i = 0; i < logits.size(); ++i) weights[i] = std::exp((static_cast<double>(logits[i]) - max) / temperature);
 }
 
+double log_sum_exp(std::span<const float> logits, Weigh* weigh) {
+  thread_local std::vector<double> weights;
+  const double max = *std::ranges::max_element(logits);
+  weights.resize(logits.size());
+  weigh(logits, max, 1.0, weights);
+  double sum = 0.0;
+  for (const double weight : weights) sum += weight;
+  return max + std::log(sum);
+}
+
 Sampled sample_row(int64_t index, std::span<const float> logits, const SampleRow& row, Weigh* weigh) {
   check_finite(index, logits);
   const SamplingParams& params = row.params;
   thread_local std::vector<float> adjusted;
   adjusted.assign(logits.begin(), logits.end());
+  for (const LogitBias& bias : row.bias) adjusted[static_cast<size_t>(bias.id)] += bias.bias;
   penalise(row, adjusted);
   check_penalised(index, adjusted, params);
 
@@ -158,7 +159,7 @@ Sampled sample_row(int64_t index, std::span<const float> logits, const SampleRow
     }
     chosen = draw(candidates, params.seed, row.position);
   }
-  const double logprob = static_cast<double>(logits[static_cast<size_t>(chosen)]) - log_sum_exp(logits, weigh, weights);
+  const double logprob = static_cast<double>(logits[static_cast<size_t>(chosen)]) - log_sum_exp(logits, weigh);
   return {chosen, static_cast<float>(logprob)};
 }
 

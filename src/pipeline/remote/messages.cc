@@ -1,6 +1,7 @@
 #include "pipeline/remote/messages.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <set>
 #include <utility>
@@ -29,6 +30,11 @@ wire::Sample to_wire(const SampleRequest& request) {
   made.mutable_history()->Add(request.history.begin(), request.history.end());
   made.mutable_never_penalised()->Add(request.never_penalised.begin(), request.never_penalised.end());
   const std::vector<uint32_t>& allowed = request.mask.valid() ? request.mask.get() : request.allowed;
+  for (const ops::LogitBias& bias : request.bias) {
+    made.add_bias_ids(bias.id);
+    made.add_biases(bias.bias);
+  }
+  made.set_top(request.top);
   made.set_allowed(allowed.data(), allowed.size() * sizeof(uint32_t));
   return made;
 }
@@ -48,6 +54,12 @@ SampleRequest from_wire(const wire::Sample& sample) {
   made.prompt.assign(sample.prompt().begin(), sample.prompt().end());
   made.history.assign(sample.history().begin(), sample.history().end());
   made.never_penalised.assign(sample.never_penalised().begin(), sample.never_penalised().end());
+  if (sample.bias_ids_size() != sample.biases_size()) {
+    fail(ErrorKind::bad_input, kPlace, "bias: wanted a number for each of {} ids, found {}", sample.bias_ids_size(),
+         sample.biases_size());
+  }
+  for (int i = 0; i < sample.bias_ids_size(); ++i) made.bias.push_back({sample.bias_ids(i), sample.biases(i)});
+  made.top = sample.top();
   if (sample.allowed().size() % sizeof(uint32_t) != 0) {
     fail(ErrorKind::bad_input, kPlace, "allowed: wanted whole words of 4 bytes, found {} bytes", sample.allowed().size());
   }
@@ -139,6 +151,16 @@ void check_sample(const SampleRequest& request, int64_t vocab) {
       if (id < 0 || id >= vocab) fail(ErrorKind::bad_input, kPlace, "wanted ids in [0, {}), found {}", vocab, id);
     }
   }
+  int32_t before = -1;
+  for (const auto& [id, bias] : request.bias) {
+    if (id <= before || id >= vocab || !std::isfinite(bias)) {
+      fail(ErrorKind::bad_input, kPlace, "bias: wanted ids that ascend in [0, {}) with numbers, found id {} with {}", vocab, id,
+           bias);
+    }
+    before = id;
+  }
+  if (request.top < 0 || request.top > vocab)
+    fail(ErrorKind::bad_input, kPlace, "top: wanted a number in [0, {}], found {}", vocab, request.top);
 }
 
 StageStep from_wire(const wire::Step& step) {
@@ -199,6 +221,11 @@ void add_results(Frame& frame, wire::Done& done, std::vector<RowsResult> results
       to.mutable_sampled()->set_id(result.sampled->id);
       to.mutable_sampled()->set_logprob(result.sampled->logprob);
     }
+    for (const ops::Sampled& top : result.top) {
+      wire::Sampled& entry = *to.add_top();
+      entry.set_id(top.id);
+      entry.set_logprob(top.logprob);
+    }
     if (result.logits.elements() == 0) continue;
     to.set_with_logits(true);
     frame.tensors.push_back(FrameTensor::of(TensorKind::logits, std::make_shared<const Tensor>(std::move(result.logits))));
@@ -221,6 +248,12 @@ std::vector<RowsResult> results_of(const Frame& frame, const wire::Done& done, c
            step.step.rows[i].sample ? "a" : "no", from.has_sampled() ? "one" : "none");
     }
     if (from.has_sampled()) to.sampled = ops::Sampled{from.sampled().id(), from.sampled().logprob()};
+    const int64_t top_wanted = step.step.rows[i].sample ? step.step.rows[i].sample->top : 0;
+    if (from.top_size() != top_wanted) {
+      fail(ErrorKind::bad_input, kPlace, "sequence {}: wanted the {} most likely tokens, found {}", step.step.rows[i].sequence,
+           top_wanted, from.top_size());
+    }
+    for (const wire::Sampled& top : from.top()) to.top.push_back({top.id(), top.logprob()});
     if (!from.with_logits()) continue;
     logits = std::find_if(logits, frame.tensors.end(), [](const FrameTensor& t) { return t.kind == TensorKind::logits; });
     if (logits == frame.tensors.end()) fail(ErrorKind::bad_input, kPlace, "wanted logits beside the message, found none");

@@ -44,6 +44,12 @@ bool RemoteExecutor::ready() const {
   return impl_->state == Impl::State::ready;
 }
 
+std::optional<Failure> RemoteExecutor::trouble() const {
+  const std::lock_guard lock(impl_->mutex);
+  if (impl_->state == Impl::State::ready) return std::nullopt;
+  return impl_->down_reason;
+}
+
 uint64_t RemoteExecutor::epoch() const {
   const std::lock_guard lock(impl_->mutex);
   return impl_->epoch;

@@ -64,6 +64,7 @@ class RemoteExecutor final : public Executor {
   [[nodiscard]] StateMemory state_memory() const override;
   [[nodiscard]] const StateLedger& states() const override;
   [[nodiscard]] MemoryUse memory() override;
+  [[nodiscard]] std::optional<Failure> trouble() const override;
   // Throws the reason while the stages are not connected.
   [[nodiscard]] SequenceId create() override;
   // Throws unavailable for a sequence of which a step failed, the reason for one of an epoch that is gone. Does not wait.

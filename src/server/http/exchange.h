@@ -1,8 +1,8 @@
 // A request over HTTP and the way back to its client, without a word about sockets (prompt_and_api.md 6.5, 6.8, 6.9).
 //
 //     void handle(std::shared_ptr<http::Exchange> exchange) {
-//       exchange->start({.status = 200, .headers = {{"Content-Type", "text/event-stream"}}}, {.keep_alive = ": keep-alive\n\n"});
-//       exchange->on_gone([=] { engine.cancel(id); });
+//       exchange->start({.status = 200, .headers = {{"Content-Type", "text/event-stream"}}}, {.keep_alive = ":
+//       keep-alive\n\n"}); exchange->on_gone([=] { engine.cancel(id); });
 //       ...                                             // from any thread: exchange->write("data: ..."), exchange->finish()
 //     }
 #pragma once
@@ -45,7 +45,7 @@ struct Response {
 
 // Of an answer that is written piece by piece.
 struct StreamOptions {
-  std::string keep_alive;            // written after so long without a byte; empty: nothing is
+  std::string keep_alive;  // written after so long without a byte; empty: nothing is
   double keep_alive_seconds = 15.0;
   int64_t most_waiting = 1 << 20;  // bytes that the client has not taken: beyond them the exchange is full
   double stalled_seconds = 60.0;   // a client that takes nothing from a full exchange for so long counts as gone
@@ -68,6 +68,8 @@ class Exchange {
   virtual void start(Response head, StreamOptions options) = 0;
   virtual void write(std::string_view bytes) = 0;
   virtual void finish() = 0;
+  // Words for the log line of this request (Finished::note).
+  virtual void note(std::string text) = 0;
 
   // More waits than the client should be ahead: write no more until on_room().
   [[nodiscard]] virtual bool full() const = 0;
@@ -85,9 +87,10 @@ struct Finished {
   std::string method;
   std::string path;
   std::string peer;
-  int status = 0;  // 499: the client left before it had an answer, or before the end of it
+  int status = 0;        // 499: the client left before it had an answer, or before the end of it
   int64_t received = 0;  // bytes of the body
   int64_t sent = 0;      // likewise of the answer
+  std::string note;      // of the exchange
   double seconds = 0.0;  // from the first byte of the head to the last byte of the answer
 };
 

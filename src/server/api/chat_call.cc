@@ -1,0 +1,184 @@
+#include "server/api/chat_call.h"
+
+#include <algorithm>
+#include <set>
+
+#include "base/log.h"
+#include "server/api/request_fields.h"
+
+namespace weft::api {
+namespace {
+
+using Kind = JsonValue::Kind;
+
+constexpr size_t kMostTools = 512;
+constexpr size_t kLongestName = 128;
+constexpr int64_t kMostTopLogprobs = 20;
+
+// Fields that this program carries out, beside those of the prompt.
+constexpr std::string_view kCarriedOut[] = {"temperature",
+                                            "top_p",
+                                            "top_k",
+                                            "min_p",
+                                            "repetition_penalty",
+                                            "frequency_penalty",
+                                            "presence_penalty",
+                                            "seed",
+                                            "max_tokens",
+                                            "max_completion_tokens",
+                                            "n",
+                                            "stop",
+                                            "stop_token_ids",
+                                            "ignore_eos",
+                                            "min_tokens",
+                                            "logit_bias",
+                                            "logprobs",
+                                            "top_logprobs",
+                                            "stream",
+                                            "stream_options",
+                                            "parallel_tool_calls",
+                                            "include_reasoning",
+                                            "store",
+                                            "service_tier",
+                                            "verbosity",
+                                            "prompt_cache_retention",
+                                            "prediction"};
+
+void check_tools(const RequestFields& fields) {
+  const JsonValue* tools = fields.get("tools", Kind::array);
+  if (tools == nullptr) return;
+  if (tools->items.size() > kMostTools) {
+    throw bad_request(fmt::format("tools: wanted at most {}, found {}", kMostTools, tools->items.size()), "tools");
+  }
+  std::set<std::string, std::less<>> seen;
+  for (size_t i = 0; i < tools->items.size(); ++i) {
+    const RequestFields tool(tools->items[i], fmt::format("tools[{}]", i));
+    const std::string type = tool.string("type").value_or("function");
+    if (type != "function") tool.refuse("type", "'function'", tool.get("type"));
+    const JsonValue* inner = tool.get("function", Kind::object);
+    if (inner == nullptr) tool.refuse("function", "an object", nullptr);
+    const RequestFields function(*inner, tool.where("function"));
+    const std::string name = function.string("name").value_or("");
+    constexpr std::string_view kOf = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.:-";
+    if (name.empty() || name.size() > kLongestName || name.find_first_not_of(kOf) != std::string::npos) {
+      function.refuse("name", fmt::format("1 to {} letters, digits and _ . : -", kLongestName), function.get("name"));
+    }
+    if (!seen.insert(name).second) function.refuse("name", "each name once", function.get("name"));
+  }
+}
+
+// Fields of older or other kinds of requests, where an answer without them would be another one.
+void check_refused(const RequestFields& fields) {
+  const auto refuse = [&](const char* key, const char* hint) {
+    const JsonValue* value = fields.get(key);
+    if (value == nullptr || (value->is(Kind::array) && value->items.empty())) return;
+    throw bad_request(fmt::format("{}: {}", key, hint), key, "unsupported_value");
+  };
+  refuse("functions", "is not supported: use tools");
+  refuse("function_call", "is not supported: use tool_choice");
+  refuse("audio", "this model writes text only");
+  if (const JsonValue* modalities = fields.get("modalities", Kind::array)) {
+    for (const JsonValue& item : modalities->items) {
+      if (item.text != "text") {
+        throw bad_request(fmt::format("modalities: wanted text, found {}", shown(&item)), "modalities", "unsupported_value");
+      }
+    }
+  }
+}
+
+bool strict_schema(const RequestFields& fields) {
+  const JsonValue* format = fields.get("response_format");
+  const JsonValue* schema = format != nullptr && format->is(Kind::object) ? format->find("json_schema") : nullptr;
+  const JsonValue* strict = schema != nullptr && schema->is(Kind::object) ? schema->find("strict") : nullptr;
+  return strict != nullptr && strict->is(Kind::boolean) && strict->boolean;
+}
+
+std::optional<grammar::AnswerRules> rules_of(const ChatRequest& request, const RequestFields& fields, const Model& model,
+                                             std::vector<std::string>& notes) {
+  std::optional<grammar::AnswerRules> rules;
+  const std::optional<Failure> failure = guard([&] { rules = grammar::AnswerRules::of(request, model.vocabulary(), notes); });
+  if (!failure) return rules;
+  const bool relaxed = request.response_format.kind == ResponseFormat::Kind::json_schema && !strict_schema(fields);
+  if (!relaxed || failure->kind != ErrorKind::unsupported) failure->raise();
+  // Without `strict` the schema stands in the prompt alone (8.1).
+  notes.push_back("response_format is not enforced: " + error_of(*failure).message);
+  ChatRequest without = request;
+  without.response_format = {};
+  return grammar::AnswerRules::of(without, model.vocabulary(), notes);
+}
+
+// As an HTTP 400 that names the field.
+ChatPrompt rendered(const ChatRequest& request, const Service& service) {
+  ChatPrompt prompt = service.model().format().render(request);
+  const TokenId size = service.model().format().tokenizer().vocab_size();
+  for (const TokenId id : prompt.ids) {
+    if (id < 0 || id >= size) throw bad_request(fmt::format("the prompt: wanted ids below {}, found {}", size, id));
+  }
+  return prompt;
+}
+
+}  // namespace
+
+TurnOptions ChatCall::turn_options(int64_t choice) const {
+  TurnOptions options;
+  options.sampling = generation.sampling_of(choice);
+  options.max_tokens = generation.max_tokens;
+  options.rules = rules ? &*rules : nullptr;
+  options.bias = generation.bias;
+  options.stop = generation.stop;
+  options.end = generation.end;
+  options.max_calls = max_calls;
+  options.logprobs = logprobs;
+  options.top_logprobs = top_logprobs;
+  return options;
+}
+
+ChatPrompt render_chat(const JsonValue& root, const Service& service) {
+  check_tools(RequestFields(root));
+  return rendered(parse_chat_request(root), service);
+}
+
+std::shared_ptr<const ChatCall> read_chat_call(const JsonValue& root, const Service& service) {
+  const RequestFields fields(root);
+  auto call = std::make_shared<ChatCall>();
+  call->generation = read_generation(root, service);
+  check_refused(fields);
+  check_tools(fields);
+  call->logprobs = fields.boolean("logprobs").value_or(false);
+  const std::optional<int64_t> top = fields.integer("top_logprobs", 0, kMostTopLogprobs);
+  if (top && *top > 0 && !call->logprobs) throw bad_request("top_logprobs: wanted logprobs: true beside it", "top_logprobs");
+  call->top_logprobs = top.value_or(0);
+  call->include_reasoning = fields.boolean("include_reasoning").value_or(true);
+  if (!fields.boolean("parallel_tool_calls").value_or(true)) call->max_calls = 1;
+
+  ChatRequest request = parse_chat_request(root);
+  if (!request.add_generation_prompt) {
+    throw bad_request("add_generation_prompt: wanted true, found false: there would be nothing to answer",
+                      "add_generation_prompt");
+  }
+  std::vector<std::string> other;
+  note_other_fields(root, kCarriedOut, "this server", other);
+  for (const std::string& note : other) log::info("request: {}", note);
+  call->prompt = rendered(request, service);
+  service.check_length(static_cast<int64_t>(call->prompt.ids.size()));
+  call->notes = call->prompt.notes;
+  call->notes.insert(call->notes.end(), other.begin(), other.end());
+  call->rules = rules_of(request, fields, service.model(), call->notes);
+  return call;
+}
+
+std::vector<std::shared_ptr<Turn>> make_turns(const Service& service, const ChatCall& call) {
+  std::vector<std::shared_ptr<Turn>> turns;
+  for (int64_t i = 0; i < call.generation.choices; ++i) {
+    turns.push_back(std::make_shared<Turn>(service.model(), call.prompt, call.turn_options(i)));
+  }
+  return turns;
+}
+
+void start_turns(Run& run, const ChatCall& call, const std::vector<std::shared_ptr<Turn>>& turns) {
+  std::vector<Run::Choice> choices;
+  for (const std::shared_ptr<Turn>& turn : turns) choices.push_back({turn->request(call.prompt.ids), turn});
+  run.start(std::move(choices));
+}
+
+}  // namespace weft::api

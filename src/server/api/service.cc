@@ -1,0 +1,66 @@
+#include "server/api/service.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "server/api/request_fields.h"
+
+namespace weft::api {
+namespace {
+
+// The first characters say which model it is; the same of a build's commit.
+std::string fingerprint_of(const std::string& build, const std::string& model) {
+  const size_t space = build.rfind(' ');
+  const std::string commit = space == std::string::npos ? build : build.substr(space + 1);
+  return fmt::format("fp_{}_{}", commit.substr(0, 8), model.substr(0, 12));
+}
+
+}  // namespace
+
+std::string random_id(std::string_view prefix) {
+  constexpr size_t kPrefix = 5;  // "call_"
+  return std::string(prefix) + random_call_id().substr(kPrefix);
+}
+
+int64_t unix_time() {
+  return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+Service::Service(const Model& model, EngineThread& engine, ServerMetrics& metrics, ServiceOptions options)
+    : model_(model),
+      engine_(engine),
+      metrics_(metrics),
+      options_(std::move(options)),
+      fingerprint_(fingerprint_of(options_.build, model.executor().fingerprint())),
+      created_(unix_time()) {}
+
+bool Service::serves(std::string_view name) const {
+  return name == "default" || std::ranges::find(options_.names, name) != options_.names.end();
+}
+
+std::string Service::asked_model(const JsonValue& root) const {
+  const RequestFields fields(root);
+  const std::optional<std::string> name = fields.string("model");
+  if (!name) throw bad_request("model: wanted the name of a model, found nothing", "model");
+  if (!serves(*name)) {
+    ApiError error =
+        not_found(fmt::format("model: wanted {}, found '{}'", fmt::join(options_.names, " or "), *name), "model_not_found");
+    error.param = "model";
+    throw error;
+  }
+  return *name;
+}
+
+void Service::check_length(int64_t prompt_tokens) const {
+  if (prompt_tokens < context()) return;
+  throw bad_request(
+      fmt::format("the prompt: wanted at most {} tokens (a context of {}), found {}", context() - 1, context(), prompt_tokens),
+      "messages", "context_length_exceeded");
+}
+
+void Service::check_open() const {
+  if (draining_) throw unavailable("the server is shutting down", "draining");
+}
+
+}  // namespace weft::api
