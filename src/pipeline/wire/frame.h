@@ -108,7 +108,7 @@ struct FrameLimits {
   int64_t rows = 4096;
 };
 
-enum class Checksum : uint8_t { off, on };       // of the payload; the header always has one
+enum class Checksum : uint8_t { off, on };               // of the payload; the header always has one
 enum class Compression : uint8_t { none = 0, lz4 = 1 };  // of the tensors of payload frames; lossless
 
 // Codes of distributed.md 5.6: UInt8 is 6, UInt32 is 9. Throws unsupported naming the type that has no code.
