@@ -30,7 +30,12 @@ class Browser {
     std::signal(SIGPIPE, SIG_IGN);  // a browser that is gone is an exception
     to_.close_reader();
     from_.close_writer();
-    const Json target = call("Target.createTarget", {{"url", "about:blank"}});
+    Json target;
+    try {
+      target = call("Target.createTarget", {{"url", "about:blank"}});
+    } catch (const std::exception& error) {
+      throw std::runtime_error(std::string("wanted the program chromium (./dev test installs it), found: ") + error.what());
+    }
     session_ = call("Target.attachToTarget", {{"targetId", target["targetId"]}, {"flatten", true}})["sessionId"];
     for (const char* domain : {"Page.enable", "Runtime.enable", "Log.enable", "Network.enable"}) call(domain);
     // A tab in the background would have no focus.

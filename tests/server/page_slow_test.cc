@@ -262,22 +262,29 @@ TEST_F(Page, TheLiveViewRestsWhileItIsNotSeen) {
       return id;
     };
     window.clearTimeout = (id) => { waiting.delete(id); clear(id); };
+    const ask = window.fetch;
+    window.asked = 0;
+    window.fetch = (...what) => { ++window.asked; return ask(...what); };
   })())");
   open_ready();
-  browser_.wait_for("waiting.size === 1");
-  browser_.click("#toggle-live");
-  EXPECT_EQ(browser_.evaluate("waiting.size"), 0);
+  // In one piece, so that no timer runs out meanwhile: {questions, timers} behind it.
+  const auto after = [&](const std::string& act) {
+    browser_.wait_for("waiting.size === 1");
+    return browser_.evaluate(
+        fmt::format("(() => {{ const before = asked; {}; return [asked - before, waiting.size]; }})()", act));
+  };
+  const auto become = [](std::string_view state) {
+    return fmt::format(
+        "Object.defineProperty(document, 'visibilityState', {{value: '{}', configurable: true}}); "
+        "document.dispatchEvent(new Event('visibilitychange'))",
+        state);
+  };
+  const Json rests = Json::array({0, 0});
+  EXPECT_EQ(after("document.querySelector('#toggle-live').click()"), rests);
   EXPECT_EQ(browser_.evaluate("document.querySelector('#live').getClientRects().length"), 0);
   browser_.click("#toggle-live");
-  browser_.wait_for("waiting.size === 1");
-  const auto become = [&](const char* state) {
-    browser_.evaluate(
-        fmt::format("Object.defineProperty(document, 'visibilityState', {{value: '{}', configurable: true}})", state));
-    browser_.evaluate("document.dispatchEvent(new Event('visibilitychange'))");
-  };
-  become("hidden");
-  EXPECT_EQ(browser_.evaluate("waiting.size"), 0);
-  become("visible");
+  EXPECT_EQ(after(become("hidden")), rests);
+  browser_.evaluate(become("visible"));
   browser_.wait_for("waiting.size === 1");
 }
 
@@ -337,7 +344,8 @@ TEST_F(Page, EventsMayBeCutAnywhere) {
   const Json events = browser_.evaluate(R"((async () => {
     const {EventReader} = await import('/stream.js');
     const bytes = new TextEncoder().encode(
-        ': keep-alive\n\ndata: {"a":"Zürich 你好 🙂"}\n\ndata:two\r\ndata: lines\r\n\r\ndata\n\nid: 1\nevent: x\n\ndata: [DONE]\n\ndata: cut');
+        ': keep-alive\n\ndata: {"a":"Zürich 你好 🙂"}\n\ndata:two\r\ndata: lines\r\n\r\n' +
+        'data\n\nid: 1\nevent: x\n\ndata: [DONE]\n\ndata: cut');
     const whole = new EventReader().push(bytes);
     for (let size = 1; size <= 5; ++size) {
       const reader = new EventReader();
@@ -425,7 +433,7 @@ TEST_F(Page, TextOfTheModelIsTextOnly) {
 TEST_F(Page, CodeBetweenFencesIsCodeHoweverItIsCut) {
   open_ready();
   stand_in();
-  const std::string text = "Look:\n```python\nprint('``' + \"`\")\n\n```\nDone `x`.\n``\n```";
+  const std::string text = "Look:\n```python\nprint('``' + \"`\")\n\n```\n\nDone `x`.\n``\n```";
   for (const size_t size : {size_t{1}, size_t{2}, size_t{3}, size_t{7}, text.size()}) {
     browser_.evaluate("window.stream = null");
     browser_.click("#new-chat");
@@ -440,6 +448,48 @@ TEST_F(Page, CodeBetweenFencesIsCodeHoweverItIsCut) {
               Json::array({{"DIV", "Look:\n"}, {"PRE", "print('``' + \"`\")\n\n"}, {"DIV", "Done `x`.\n``\n"}}))
         << size;
   }
+}
+
+TEST_F(Page, TheEndStaysInSightUnlessTheUserLooksElsewhere) {
+  open_ready();
+  stand_in();
+  browser_.click("#prompt");
+  browser_.type("Count.");
+  browser_.press_enter();
+  browser_.wait_for("window.stream");
+  // Lines in every frame and between frames; how far the end is below the last line that is seen.
+  const auto far_after_lines = [&] {
+    return browser_
+        .evaluate(R"((async () => {
+          const frame = () => new Promise((resolve) => requestAnimationFrame(resolve));
+          const soon = () => new Promise((resolve) => setTimeout(resolve));
+          for (let i = 0; i < 40; ++i) {
+            delta({content: 'line\n'.repeat(5)});
+            await (i % 2 === 0 ? frame() : soon());
+          }
+          await frame();
+          await frame();
+          await frame();
+          const log = document.querySelector('#log');
+          return Math.round(log.scrollHeight - log.scrollTop - log.clientHeight);
+        })())")
+        .get<int>();
+  };
+  const auto wheel = [&](int pixels) {
+    browser_.call("Input.dispatchMouseEvent",
+                  {{"type", "mouseWheel"}, {"x", 400}, {"y", 300}, {"deltaX", 0}, {"deltaY", pixels}});
+  };
+  EXPECT_LE(far_after_lines(), 1);
+  browser_.evaluate("window.top0 = document.querySelector('#log').scrollTop");
+  wheel(-600);
+  browser_.wait_for("document.querySelector('#log').scrollTop <= top0 - 600");
+  EXPECT_GT(far_after_lines(), 1000);
+  wheel(1000000);
+  browser_.wait_for("document.querySelector('#log').scrollTop > top0");
+  EXPECT_LE(far_after_lines(), 1);
+  browser_.call("Emulation.setDeviceMetricsOverride",
+                {{"width", 500}, {"height", 500}, {"deviceScaleFactor", 1}, {"mobile", false}});
+  EXPECT_LE(far_after_lines(), 1);
 }
 
 TEST_F(Page, AnErrorInTheMiddleOfAnAnswer) {

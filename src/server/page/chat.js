@@ -1,5 +1,5 @@
-// The conversation: what was said, as the server wants it back, and how it is shown. Text of the model and of the user is only ever
-// set as text.
+// The conversation: what was said, as the server wants it back, and how it is shown. Text of the model and of the user is only
+// ever set as text.
 import { ServerError, streamChat } from './stream.js';
 
 export const element = (id) => document.getElementById(id);
@@ -59,6 +59,8 @@ class TextView {
   }
 
   #write(text) {
+    // Empty lines at the start of a block are its margin.
+    if (this.#node === null && !this.#code) text = text.replace(/^\n+/, '');
     if (text === '') return;
     if (this.#node === null) {
       const block = document.createElement(this.#code ? 'pre' : 'div');
@@ -181,7 +183,8 @@ class AnswerView {
       const reused = this.usage.prompt_tokens_details?.cached_tokens ?? 0;
       const reasoning = this.usage.completion_tokens_details?.reasoning_tokens ?? 0;
       parts.push(`prompt ${number.format(prompt)} tokens, ${number.format(reused)} reused`);
-      parts.push(`generated ${number.format(generated)}${reasoning > 0 ? `, ${number.format(reasoning)} of them reasoning` : ''}`);
+      const apart = reasoning > 0 ? `, ${number.format(reasoning)} of them reasoning` : '';
+      parts.push(`generated ${number.format(generated)}${apart}`);
     }
     const rate = this.facts?.generated_tokens_per_second;
     if (rate) parts.push(`${rate.toFixed(1)} tokens/s`);
@@ -210,6 +213,8 @@ export class Chat {
   #reasoningOpen = true;
   #following = true;
   #frame = false;
+  #top = 0;     // of the log when it was scrolled last
+  #shape = '';  // likewise
   #options;
 
   // options() gives {key, name, body: fields of the request, system}, or null when the settings cannot be sent.
@@ -220,9 +225,7 @@ export class Chat {
     this.log = element('log');
     this.prompt = element('prompt');
     this.welcome = element('welcome');
-    this.log.addEventListener('scroll', () => {
-      this.#following = this.log.scrollHeight - this.log.scrollTop - this.log.clientHeight < 48;
-    });
+    this.log.addEventListener('scroll', () => this.#scrolled());
     new ResizeObserver(() => this.#follow()).observe(this.log);
     element('composer').addEventListener('submit', (event) => {
       event.preventDefault();
@@ -356,6 +359,17 @@ export class Chat {
   #fit() {
     this.prompt.style.height = 'auto';
     this.prompt.style.height = `${Math.min(this.prompt.scrollHeight + 2, 240)}px`;
+  }
+
+  // Only the user moves the log towards its start. It also moves when it takes another shape; and text that comes between a
+  // movement and its event makes the end look far away.
+  #scrolled() {
+    const { scrollTop: top, scrollHeight, clientWidth, clientHeight } = this.log;
+    const shape = `${clientWidth} ${clientHeight}`;
+    if (scrollHeight - top - clientHeight < 48) this.#following = true;
+    else if (top < this.#top && shape === this.#shape) this.#following = false;
+    this.#top = top;
+    this.#shape = shape;
   }
 
   // The end of the conversation stays in sight unless the user has scrolled away from it.

@@ -162,8 +162,11 @@ export class LiveView {
     set('waiting', number.format(status.requests.waiting));
     this.#rates = [...this.#rates.slice(1 - SAMPLES), rate];
     const most = Math.max(1, ...this.#rates);
-    element('spark').setAttribute('points', this.#rates.map((value, i) =>
-      `${((i + SAMPLES - this.#rates.length) * 120 / (SAMPLES - 1)).toFixed(1)},${(27 - 26 * value / most).toFixed(1)}`).join(' '));
+    const points = this.#rates.map((value, i) => {
+      const x = (i + SAMPLES - this.#rates.length) * 120 / (SAMPLES - 1);
+      return `${x.toFixed(1)},${(27 - 26 * value / most).toFixed(1)}`;
+    });
+    element('spark').setAttribute('points', points.join(' '));
 
     const limit = status.limit;
     set('share', limit.share === null ? 'not measured' : percentText(limit.share));

@@ -78,8 +78,8 @@ export async function getJson(path, key, signal) {
   return response.json();
 }
 
-// One chat completion: calls onChunk with each chunk, onWarnings with the words of the header X-Weft-Warning when there are any.
-// Returns when the server says [DONE]. Throws ServerError, what fetch throws, AbortError after signal.
+// One chat completion: calls onChunk with each chunk, onWarnings with the words of the header X-Weft-Warning when there are
+// any. Returns when the server says [DONE]. Throws ServerError, what fetch throws, AbortError after signal.
 export async function streamChat(body, key, signal, onChunk, onWarnings) {
   const response = await fetch('v1/chat/completions', {
     method: 'POST',
