@@ -9,7 +9,7 @@
 #include "base/json.h"
 
 #include "browser.h"
-#include "child_process.h"
+#include "serve_program.h"
 
 namespace weft::server_test {
 namespace {
@@ -22,37 +22,6 @@ using ::testing::Not;
 using ::testing::StartsWith;
 
 constexpr const char* kMultiply = "What is 17 * 23? Answer with the number only.";
-
-// `weft serve` with k3-mini, ready.
-class Serve {
- public:
-  explicit Serve(const std::vector<std::string>& more = {}) : process_(words(more), {{err_.writer(), 2}}) {
-    err_.close_writer();
-    for (std::string line; !line.starts_with("ready:");) {
-      line = err_.read_until('\n');
-      constexpr std::string_view kListens = "listens on ";
-      if (line.starts_with(kListens)) url_ = line.substr(kListens.size());
-    }
-  }
-
-  [[nodiscard]] const std::string& url() const { return url_; }
-  // SIGTERM; the exit code.
-  int end() {
-    process_.signal(SIGTERM);
-    return process_.wait();
-  }
-
- private:
-  static std::vector<std::string> words(const std::vector<std::string>& more) {
-    std::vector<std::string> made = {WEFT_PROGRAM, "serve", "-m", app_test::mini_dir(), "--port", "0", "--quiet"};
-    made.insert(made.end(), more.begin(), more.end());
-    return made;
-  }
-
-  Pipe err_;
-  ChildProcess process_;
-  std::string url_;
-};
 
 class Page : public ::testing::Test {
  protected:

@@ -1,0 +1,139 @@
+// weft serve as users run it: how it starts and ends, and what becomes of it when a stage dies.
+#include <fstream>
+#include <thread>
+
+#include <gmock/gmock.h>
+
+#include "base/json.h"
+
+#include "http_client.h"
+#include "serve_program.h"
+
+namespace weft::server_test {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+using http_test::Answer;
+using http_test::Client;
+
+std::string chat(const std::string& more = "") {
+  return R"({"model": "k3-mini", "temperature": 0, "messages": [{"role": "user",
+      "content": "What is 17 * 23? Answer with the number only."}])" +
+         more + "}";
+}
+
+std::string post(const std::string& path, const std::string& body) {
+  return fmt::format("POST {} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{}", path,
+                     body.size(), body);
+}
+
+Answer ask(const Serve& serve, const std::string& request) {
+  Client client(serve.port());
+  client.send(request);
+  return client.read_answer();
+}
+
+int health(const Serve& serve) { return ask(serve, "GET /health HTTP/1.1\r\nHost: x\r\n\r\n").status; }
+
+TEST(ServeProgram, AnswersLogsAndEndsWell) {
+  std::vector<std::string> loud;
+  Serve serve({"--alias", "k3-mini", "--alias", "other/name"});
+  EXPECT_EQ(health(serve), 200);
+  const Answer answer = ask(serve, post("/v1/chat/completions", chat()));
+  EXPECT_EQ(answer.status, 200);
+  EXPECT_EQ(parse_json(answer.body, "answer")["choices"][0]["message"]["content"], "391");
+  EXPECT_THAT(ask(serve, "GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n").body, HasSubstr("other/name"));
+  EXPECT_EQ(serve.end(), 0);
+}
+
+TEST(ServeProgram, OneLineForEachRequest) {
+  Serve serve({}, true);
+  static_cast<void>(ask(serve, post("/v1/chat/completions", chat())));
+  EXPECT_THAT(serve.next_line(), AllOf(HasSubstr("127.0.0.1:"), HasSubstr("POST /v1/chat/completions 200 in "),
+                                       HasSubstr("prompt 100 tokens, generated 78")));
+  static_cast<void>(ask(serve, "GET /%1b[31m HTTP/1.1\r\nHost: x\r\n\r\n"));
+  const std::string line = serve.next_line();
+  EXPECT_THAT(line, HasSubstr(" 404 in "));
+  EXPECT_THAT(line, Not(HasSubstr("\x1b"))) << "what a terminal would obey is escaped";
+}
+
+TEST(ServeProgram, AtTheEndNewRequestsAreRefusedAndOthersGoOn) {
+  Serve serve({"--grace", "60"}, true);
+  Client running(serve.port());
+  running.send(post("/v1/chat/completions", chat(R"(, "stream": true, "ignore_eos": true, "max_tokens": 600)")));
+  Client idle(serve.port());
+  ASSERT_THAT(running.read_until("reasoning_content"), HasSubstr("200"));
+  serve.signal(SIGTERM);
+  while (!serve.next_line().starts_with("shutting down")) {
+  }
+  idle.send("GET /health HTTP/1.1\r\nHost: x\r\n\r\n");
+  const Answer refused = idle.read_answer();
+  EXPECT_EQ(refused.status, 503);
+  EXPECT_THAT(refused.body, HasSubstr("draining"));
+  const std::string rest = running.read_until("data: [DONE]");
+  EXPECT_THAT(rest, HasSubstr("\"finish_reason\":\"length\""));
+  EXPECT_EQ(serve.wait(), 0);
+}
+
+TEST(ServeProgram, TheGraceTimeIsALimit) {
+  Serve serve({"--grace", "0.2"}, true);
+  Client running(serve.port());
+  running.send(post("/v1/chat/completions", chat(R"(, "stream": true, "ignore_eos": true)")));
+  ASSERT_THAT(running.read_until("reasoning_content"), HasSubstr("200"));
+  serve.signal(SIGTERM);
+  const std::string rest = running.read_until("data: [DONE]");
+  EXPECT_THAT(rest, HasSubstr("\"code\":\"draining\""));
+  EXPECT_THAT(rest, Not(HasSubstr("\"finish_reason\":\"")));
+  EXPECT_EQ(serve.wait(), 0);
+}
+
+TEST(ServeProgram, MistakesAreNamedAtTheStart) {
+  Serve serve;
+  const auto run = [](std::vector<std::string> more) {
+    std::vector<std::string> words = {"serve", "-m", app_test::mini_dir()};
+    words.insert(words.end(), more.begin(), more.end());
+    return app_test::run(words);
+  };
+  const app_test::Outcome taken = run({"--port", std::to_string(serve.port())});
+  EXPECT_NE(taken.code, 0);
+  EXPECT_THAT(taken.err, HasSubstr("found: address in use"));
+  EXPECT_THAT(run({"--api-key-file", "/nonexistent"}).err, HasSubstr("/nonexistent"));
+  EXPECT_THAT(run({"--ssl-cert-file", "/nonexistent", "--ssl-key-file", "/nonexistent"}).err, HasSubstr("/nonexistent"));
+  EXPECT_EQ(run({"--port", "70000"}).code, 2);
+  EXPECT_EQ(run({"--host", "256.1.1.1"}).code, 2);
+}
+
+// Processes whose parent is `parent`, which are stages.
+std::vector<pid_t> stages_of(pid_t parent) {
+  std::ifstream file(fmt::format("/proc/{0}/task/{0}/children", parent));
+  std::vector<pid_t> made;
+  for (pid_t pid = 0; file >> pid;) made.push_back(pid);
+  return made;
+}
+
+TEST(ServeProgram, AStageThatDiesFailsHealthAndItsRequestsAndNothingHangs) {
+  Serve serve({"--pp-size", "2", "--heartbeat-interval", "0.2"});
+  EXPECT_EQ(health(serve), 200);
+  const Answer answer = ask(serve, post("/v1/chat/completions", chat()));
+  EXPECT_EQ(parse_json(answer.body, "answer")["choices"][0]["message"]["content"], "391");
+  EXPECT_THAT(ask(serve, "GET /status HTTP/1.1\r\nHost: x\r\n\r\n").body, HasSubstr("\"stage\":1"));
+  const std::vector<pid_t> stages = stages_of(serve.pid());
+  ASSERT_EQ(stages.size(), 2U);
+  Client running(serve.port());
+  running.send(post("/v1/chat/completions", chat(R"(, "stream": true, "ignore_eos": true)")));
+  ASSERT_THAT(running.read_until("reasoning_content"), HasSubstr("200"));
+  ::kill(stages[1], SIGKILL);
+  const std::string rest = running.read_until("data: [DONE]");
+  EXPECT_THAT(rest, HasSubstr("data: {\"error\":"));
+  EXPECT_THAT(rest, HasSubstr("stage 1"));
+  const auto patience = std::chrono::steady_clock::now() + kPatience;
+  while (health(serve) == 200 && std::chrono::steady_clock::now() < patience) std::this_thread::yield();
+  EXPECT_EQ(health(serve), 503);
+  const Answer refused = ask(serve, post("/v1/chat/completions", chat()));
+  EXPECT_EQ(refused.status, 503) << refused.body;
+  EXPECT_EQ(serve.end(), 0);
+}
+
+}  // namespace
+}  // namespace weft::server_test
