@@ -112,8 +112,10 @@ class Plain(CurlTest):
     def test_stream_cut(self):
         """The reader of a pipe leaves, so curl does, so the server stops."""
         before = server.metric('weft_answers_total{end="cancelled"}')
-        body = {**CHAT, "stream": True, "max_tokens": 3500, "ignore_eos": True}
-        done = shell(f"curl -sSN {server.url}/v1/chat/completions {JSON} {data(body)} | head -n 3")
+        # Text that goes on: after the end of a chat's answer nothing would be written.
+        body = {"model": MODEL, "prompt": "The capital of", "temperature": 0, "stream": True, "max_tokens": 3500,
+                "ignore_eos": True}
+        done = shell(f"curl -sSN {server.url}/v1/completions {JSON} {data(body)} | head -n 3")
         self.assertIn("data: {", done.stdout)
         server.wait_for_metric("weft_requests_running", 0)
         server.wait_for_metric('weft_answers_total{end="cancelled"}', before + 1)
