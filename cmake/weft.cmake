@@ -36,6 +36,7 @@ if(WEFT_GRPC)
   find_package(gRPC CONFIG REQUIRED)
   find_package(tomlplusplus CONFIG REQUIRED)
   find_library(WEFT_ISAL isal REQUIRED)
+  find_library(WEFT_LZ4 lz4 REQUIRED)
 endif()
 
 if(WEFT_SERVER)

@@ -12,6 +12,7 @@ GOLDEN = pathlib.Path("tests/wire/golden")
 CORPUS = pathlib.Path("tests/fuzz/corpus/frame")
 COORDINATOR = 0xFFFF
 F32, BF16, I32, U8, U32 = 0, 2, 3, 6, 9
+RAW, LZ4 = 0, 1
 HIDDEN, SEALED, TOKEN_IDS, POSITIONS, EMBEDDINGS, LOGITS, CACHE, MESSAGE = range(8)
 
 
@@ -64,8 +65,8 @@ def head(frame, payload, flags, part, index, count, tables):
     for t in tensors:
         at = (at + 7) // 8 * 8
         made.add("B", t["kind"], "tensor: kind").add("B", t["dtype"], "dtype").add("B", len(t["dims"]), "dimensions")
-        made.add("B", 0, "encoding").add("I", 0, "reserved").add("Q", at, "offset").add("Q", len(t["data"]), "stored length")
-        made.add("Q", len(t["data"]), "logical length")
+        made.add("B", t.get("encoding", RAW), "encoding").add("I", 0, "reserved").add("Q", at, "offset")
+        made.add("Q", len(t["data"]), "stored length").add("Q", t.get("logical", len(t["data"])), "logical length")
         for d in t["dims"]:
             made.add("Q", d, "dimension")
         at += len(t["data"])
@@ -84,6 +85,7 @@ def messages(frame, chunk=4 << 20, checksum=True):
     parts = [payload[i:i + chunk] for i in range(0, len(payload), chunk)] if chunked else [payload]
     for i, part in enumerate(parts):
         flags = (1 if checksum else 0) | (2 if chunked else 0) | (4 if chunked and i == len(parts) - 1 else 0)
+        flags |= 8 if any("encoding" in t for t in frame.get("tensors", ())) else 0
         yield head(frame, payload, flags, part, i, len(parts), i == 0), part
 
 
@@ -99,7 +101,7 @@ def write(name, about, frame, **how):
         seed += struct.pack("<H", len(whole)) + whole
     (GOLDEN / f"{name}.hex").write_text("\n".join(lines) + "\n")
     (CORPUS / name).write_bytes(seed)
-    if name in ("payload", "control", "chunks"):  # with checksums that the fuzzer puts right
+    if name in ("payload", "control", "chunks", "lz4"):  # with checksums that the fuzzer puts right
         (CORPUS / f"{name}_signed").write_bytes(b"\x01" + seed[1:])
 
 
@@ -111,6 +113,17 @@ def message(text):
 def tensor(kind, dtype, dims, form, values):
     data = b"".join(struct.pack("<" + form, v) for v in values)
     return {"kind": kind, "dtype": dtype, "dims": dims, "data": data}
+
+
+def lz4(made, period):
+    """A tensor as one LZ4 block; its bytes repeat after `period`, which is below 15: one match, then five literals."""
+    data = made["data"]
+    match = len(data) - period - 5
+    assert period < 15 and match >= 19 and data[period:] == data[:-period]
+    length = match - 4 - 15
+    block = bytes([period << 4 | 15]) + data[:period] + struct.pack("<H", period)
+    block += b"\xff" * (length // 255) + bytes([length % 255]) + bytes([5 << 4]) + data[-5:]
+    return {**made, "data": block, "logical": len(data), "encoding": LZ4}
 
 
 def boundary(layer, block, dtype):
@@ -149,6 +162,10 @@ def main():
     write("chunks", "chunks of 16 bytes, which cut a tensor and the zeros behind it", {
         "type": 2, "epoch": 1, "source": 0, "destination": 1, "step": 5, "rows": ROWS[:1],
         "tensors": [tensor(HIDDEN, BF16, [2, 5], "H", range(0x3F80, 0x3F8A)), tensor(POSITIONS, I32, [4], "i", [1, 2, 3, 4])]}, chunk=16)
+    write("lz4", "a tensor as an LZ4 block, and one as it is behind it", {
+        "type": 2, "epoch": 2, "source": 0, "destination": 1, "step": 6, "rows": ROWS[:1],
+        "tensors": [lz4(tensor(HIDDEN, BF16, [2, 160], "H", [0x3F80, 0xC000, 0x0001, 0x7F81] * 80), 8),
+                    tensor(POSITIONS, I32, [4], "i", [1, 2, 3, 4])]})
     for name, dtype in (("bf16", BF16), ("f32", F32)):
         for layer in (11, 12, 13, 24):
             write(f"k3_boundary_{layer}_{name}", f"K3 before layer {layer}, blocks of 12 layers", {

@@ -88,7 +88,11 @@ void ModelFlags::add_distributed(CLI::App& app) {
   group->add_option("--pp-schedule", schedule, "interleave: steps follow each other; gpipe: a round of them, then the next")
       ->check(CLI::IsMember({"interleave", "gpipe"}))
       ->capture_default_str();
-  group->add_option("--pp-sample-at", "Where tokens are drawn: last-stage")->check(CLI::IsMember({"last-stage"}));
+  group
+      ->add_option("--pp-sample-at", sample_at,
+                   "Where tokens are drawn: last-stage, or coordinator, to which the logits of each token travel then")
+      ->check(CLI::IsMember({"last-stage", "coordinator"}))
+      ->capture_default_str();
   group
       ->add_option(
           "--activation-dtype", activation_dtype,

@@ -51,6 +51,7 @@ struct ModelFlags {
   std::string tls_ca;
   std::string token_file;
   std::string schedule = "interleave";
+  std::string sample_at = "last-stage";
   std::string activation_dtype;  // empty: the profile's
   WireFlags wire;
   bool insecure = false;

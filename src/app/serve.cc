@@ -57,6 +57,8 @@ struct Flags {
   int64_t max_queue = 256;
   std::optional<double> queue_seconds;
   std::string body_limit = "8MiB";
+  api::ResponsesStoreOptions responses;
+  std::string responses_memory = "64MiB";
   double grace = 30.0;
   bool raw_prompts = false;
   bool quiet = false;
@@ -129,6 +131,8 @@ ExitCode serve(const Flags& flags) {
   router_options.cors_origins = flags.cors_origins;
   router_options.build = fmt::format("{} {}", kVersion, kBuildCommit);
   router_options.most_body = parse_memory(flags.body_limit);
+  router_options.responses = flags.responses;
+  router_options.responses.most_bytes = parse_memory(flags.responses_memory);
   if (!flags.quiet) router_options.log = log_request;
   raise_file_limit(flags.http.max_connections);
   watch_interrupts();
@@ -205,6 +209,12 @@ void add_serve(CLI::App& app, Command& command) {
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
       ->capture_default_str();
   group->add_option("--body-limit", flags->body_limit, "Largest body of a request")->type_name("SIZE")->capture_default_str();
+  group->add_option("--keep-responses", flags->responses.most_responses, "Answers of /v1/responses that are kept; 0: none")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 20))
+      ->capture_default_str();
+  group->add_option("--keep-responses-memory", flags->responses_memory, "Most memory for them")
+      ->type_name("SIZE")
+      ->capture_default_str();
   group->add_option("--io-threads", flags->http.io_threads, "Threads that move bytes")
       ->check(CLI::Range(1, 256))
       ->capture_default_str();

@@ -312,9 +312,12 @@ bool Engine::preempt_for(Request& request) {
 }
 
 void Engine::complete() {
-  const Completion done = executor_.next();
+  // Off the list whatever next() says: an executor that throws gives no second answer for the step.
   const OpenStep step = std::move(open_.front());
   open_.pop_front();
+  const Completion done = executor_.next();
+  if (done.ticket != step.ticket)
+    fail(ErrorKind::internal, kPlace, "wanted the completion of step {}, found that of {}", step.ticket, done.ticket);
   for (const OpenRows& rows : step.rows) {
     if (!rows.stale()) rows.request->close_rows();
   }

@@ -60,8 +60,8 @@ void EngineThread::wake() {
   wake_.notify_one();
 }
 
-void EngineThread::between_steps(std::function<void(Engine&)> task) {
-  post([this, task = std::move(task)] { task(engine_); });
+bool EngineThread::between_steps(std::function<void(Engine&)> task) {
+  return post([this, task = std::move(task)] { task(engine_); });
 }
 
 std::optional<Failure> EngineThread::trouble() const {

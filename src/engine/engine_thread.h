@@ -35,8 +35,9 @@ class EngineThread {
   void stop();
   // A sink has room again.
   void wake();
-  // Calls `task` in the engine's thread between two steps. What it throws is dropped.
-  void between_steps(std::function<void(Engine&)> task);
+  // Calls `task` in the engine's thread between two steps. What it throws is dropped. False: the engine has stopped, and it is
+  // not called.
+  bool between_steps(std::function<void(Engine&)> task);
 
   // What the engine held after its last step.
   struct Figures {

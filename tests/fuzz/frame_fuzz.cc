@@ -61,13 +61,13 @@ void check_same(const weft::Frame& a, const weft::Frame& b) {
 }
 
 // Encodes it again, in small chunks, and expects it back.
-void pass_again(const weft::Frame& frame) {
+void pass_again(const weft::Frame& frame, weft::Compression compression) {
   weft::FrameLimits limits;
   limits.chunk = 24;
   if (frame.payload_bytes() > 4096) limits.chunk = 4096;
   weft::FrameDecoder decoder(limits);
   std::optional<weft::Frame> whole;
-  for (const weft::EncodedMessage& message : weft::encode_frame(frame, limits, weft::Checksum::on)) {
+  for (const weft::EncodedMessage& message : weft::encode_frame(frame, limits, weft::Checksum::on, compression)) {
     require(!whole);
     const auto bytes = std::make_shared<std::vector<std::byte>>(static_cast<size_t>(message.bytes()));
     message.copy_to(*bytes);
@@ -98,7 +98,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       if ((choice & 1U) != 0) sign(message);
       if (const auto frame = decoder.add(message, memory)) {
         for (const weft::FrameTensor& tensor : frame->tensors) (void)sum_of(tensor);
-        pass_again(*frame);
+        pass_again(*frame, weft::Compression::none);
+        pass_again(*frame, weft::Compression::lz4);
       }
     }
   } catch (const weft::Error&) {

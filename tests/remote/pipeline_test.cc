@@ -248,6 +248,50 @@ TEST(RemotePipeline, BytesOnTheWire) {
   }
 }
 
+// A stage compresses for one that reads it: told by the coordinator, or of itself; another build without LZ4 gets plain frames.
+TEST(RemotePipeline, Lz4IsUsedWhereBothEndsHaveIt) {
+  enum class Who : uint8_t { nobody, coordinator, worker, coordinator_but_old_reader };
+  const auto local = open_executor(fixture("tiny-k3-8l"));
+  std::map<Who, int64_t> bytes;
+  for (const Who who : {Who::nobody, Who::coordinator, Who::worker, Who::coordinator_but_old_reader}) {
+    ClusterSetup setup{.dir = fixture("tiny-k3-8l"), .layers = "0-4,5-7"};
+    setup.change_coordinator = [&](RemoteOptions& options) {
+      if (who == Who::coordinator || who == Who::coordinator_but_old_reader) options.link.compression = Compression::lz4;
+    };
+    setup.change_worker = [&](WorkerOptions& options) {
+      if (who == Who::worker) options.link.compression = Compression::lz4;
+    };
+    setup.tamper_back = [&](std::unique_ptr<MessageStream> stream, const std::string&) -> std::unique_ptr<MessageStream> {
+      if (who != Who::coordinator_but_old_reader) return stream;
+      return std::make_unique<TamperStream>(std::move(stream), setup.link.limits, [&](Frame& frame) {
+        if (frame.type != FrameType::control) return true;
+        auto message = message_of<wire::Control>(frame);
+        if (!message.has_hello_reply()) return true;
+        message.mutable_hello_reply()->mutable_self()->clear_encodings();
+        frame = message_frame(FrameType::control, message);
+        return true;
+      });
+    };
+    InProcessCluster cluster(setup);
+    const auto remote = cluster.executor();
+    Step step;
+    for (int i = 0; i < 4; ++i) {
+      Rows& rows = step.rows.emplace_back();
+      rows.sequence = remote->create();
+      rows.ids = prompt_of(40);
+      rows.logits = Rows::Logits::last;
+    }
+    const std::vector<RowsResult> results = remote->run(std::move(step));
+    for (const RowsResult& result : results)
+      EXPECT_TRUE(same_bits(result.logits.as<float>(), results.front().logits.as<float>()));
+    EXPECT_EQ(generate(*remote, prompt_of(30), 4, 512, sampled()), generate(*local, prompt_of(30), 4, 512, sampled()));
+    bytes[who] = remote->stage_report().front().at("bytes_sent").get<int64_t>();
+  }
+  EXPECT_LT(2 * bytes[Who::coordinator], bytes[Who::nobody]);
+  EXPECT_LT(2 * bytes[Who::worker], bytes[Who::nobody]);
+  EXPECT_GT(2 * bytes[Who::coordinator_but_old_reader], bytes[Who::nobody]);
+}
+
 // D11: memory of 1,000 sequences comes back.
 TEST(RemotePipeline, D11SequencesAreReleasedOnAllStages) {
   InProcessCluster cluster({.dir = fixture("tiny-kimi-linear"), .layers = "0-1,2-5"});

@@ -88,6 +88,7 @@ TEST(DistributedProgram, K3AnswersAsOneProcess) {
        std::vector<std::vector<std::string>>{{"--pp-size", "2"},
                                              {"--pp-size", "2", "--pp-layers", "0-3,4-11"},
                                              {"--pp-layers", "0-3,4-7,8-11"},
+                                             {"--pp-size", "2", "--activation-compress", "lz4"},
                                              {"--pp-size", "4"}}) {
     const Outcome outcome = run(question(split));
     EXPECT_EQ(outcome.code, 0) << outcome.err;

@@ -84,13 +84,15 @@ class Processes {
                   .arguments = {"-m", std::filesystem::absolute(dir_).string(), "--threads", "1"},
                   .timeouts = {}}) {}
 
-  std::unique_ptr<RemoteExecutor> executor(const std::string& layers, ops::Profile profile) {
+  std::unique_ptr<RemoteExecutor> executor(const std::string& layers, ops::Profile profile,
+                                           Compression compression = Compression::none) {
     RemoteOptions options;
     options.cluster = cluster_.config();
     options.build = "test";
     options.config_text = read_text_file(dir_ / "config.json");
     options.config = load_model_config(dir_);
     options.link = link_options();
+    options.link.compression = compression;
     options.plan = [&, profile](const std::vector<int64_t>&) {
       PlanOptions wanted;
       wanted.layers = layers;
@@ -151,6 +153,42 @@ TEST(Splits, Q8QwenAndKimiLinear) {
   expect_splits(fixture("tiny-qwen3-next-8l"), 3, {"0-2,3,4-7", "0-3,4-6,7"});  // linear layers alone
   expect_splits(fixture("tiny-qwen3-next-tied-mlponly"), 2, {"0,1-5", "0-2,3-5"});
   expect_splits(fixture("tiny-kimi-linear-hf"), 2, {"0,1-7", "0-2,3-7"});
+}
+
+// Four sequences of one prompt have equal rows, which lz4 sends once; other rows are too dense for it. Neither changes a bit.
+TEST(Splits, Lz4GivesTheSameBitsInFewerBytes) {
+  const std::filesystem::path dir = fixture("tiny-k3-8l");
+  const std::map<ops::Profile, Outcome> wanted = one_process(dir);
+  Processes processes(dir, 3);
+  for (const auto& [profile, outcome] : wanted) {
+    // Of each stage: all that it sent, boundaries and little else.
+    const auto bytes_sent = [&](Executor& executor) {
+      std::vector<int64_t> bytes;
+      for (const Json& stage : dynamic_cast<RemoteExecutor&>(executor).stage_report())
+        bytes.push_back(stage.at("bytes_sent").get<int64_t>());
+      return bytes;
+    };
+    std::map<Compression, std::vector<int64_t>> bytes;
+    std::map<Compression, std::vector<std::vector<int32_t>>> drawn;
+    for (const Compression compression : {Compression::none, Compression::lz4}) {
+      const auto executor = processes.executor("0-2,3-4,5-7", profile, compression);
+      EXPECT_TRUE(run(*executor) == outcome) << ops::to_string(profile);
+      const std::vector<int64_t> before = bytes_sent(*executor);
+      Step step;
+      for (int i = 0; i < 4; ++i) {
+        Rows& rows = step.rows.emplace_back();
+        rows.sequence = executor->create();
+        rows.ids = prompt_of(40);  // within the reach of a match, 64 KiB
+        rows.sample = SampleRequest{};
+        rows.sample->params = sampled(static_cast<uint64_t>(i));
+      }
+      for (const RowsResult& result : executor->run(std::move(step))) drawn[compression].push_back({result.sampled->id});
+      bytes[compression] = bytes_sent(*executor);
+      for (size_t s = 0; s < 3; ++s) bytes[compression][s] -= before[s];
+    }
+    EXPECT_EQ(drawn[Compression::lz4], drawn[Compression::none]);
+    for (size_t s = 0; s < 2; ++s) EXPECT_LT(2 * bytes[Compression::lz4][s], bytes[Compression::none][s]) << s;
+  }
 }
 
 TEST(Splits, Mini) { expect_splits(k3_mini(), 3, {"0-3,4-7,8-11", "0-2,3-10,11"}); }

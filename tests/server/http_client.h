@@ -214,7 +214,7 @@ class TlsClient : public Client {
 
   explicit TlsClient(uint16_t port) : TlsClient(port, TlsOptions()) {}
   TlsClient(uint16_t port, const TlsOptions& options) : Client(port), context_(SSL_CTX_new(TLS_client_method())) {
-    (void)std::signal(SIGPIPE, SIG_IGN);  // OpenSSL writes without MSG_NOSIGNAL
+    (void)std::signal(SIGPIPE, SIG_IGN);            // OpenSSL writes without MSG_NOSIGNAL
     SSL_CTX_set_security_level(context_.get(), 0);  // old versions are refused by the server, not by this side
     SSL_CTX_set_min_proto_version(context_.get(), TLS1_VERSION);
     SSL_CTX_set_max_proto_version(context_.get(), options.most_version);

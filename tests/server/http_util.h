@@ -1,6 +1,7 @@
 // A handler whose parts a test gives, and what tests wait for.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <filesystem>
@@ -48,22 +49,46 @@ class Flag {
   int raised_ = 0;
 };
 
+// A function that a test may replace while threads call it.
+template <class Signature>
+class Replaceable {
+ public:
+  Replaceable& operator=(std::function<Signature> body) {
+    const std::lock_guard lock(mutex_);
+    body_ = std::move(body);
+    return *this;
+  }
+  [[nodiscard]] std::function<Signature> get() {
+    const std::lock_guard lock(mutex_);
+    return body_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::function<Signature> body_;
+};
+
 class TestHandler : public http::Handler {
  public:
-  std::function<std::optional<http::Response>(const http::Request&)> on_admit;
-  std::function<void(const std::shared_ptr<http::Exchange>&)> on_handle = [](const auto& exchange) {
-    exchange->respond({.status = 200, .headers = {}, .body = exchange->request().method + " " + exchange->request().path});
-  };
-  std::function<void()> on_refuse;
-  int64_t most_body = 1 << 20;
-
-  [[nodiscard]] std::optional<http::Response> admit(const http::Request& head) override {
-    return on_admit ? on_admit(head) : std::nullopt;
+  TestHandler() {
+    on_admit = [](const http::Request&) { return std::nullopt; };
+    on_handle = [](const std::shared_ptr<http::Exchange>& exchange) {
+      const http::Request& request = exchange->request();
+      exchange->respond({.status = 200, .headers = {}, .body = request.method + " " + request.path});
+    };
+    on_refuse = [] {};
   }
+
+  Replaceable<std::optional<http::Response>(const http::Request&)> on_admit;
+  Replaceable<void(const std::shared_ptr<http::Exchange>&)> on_handle;
+  Replaceable<void()> on_refuse;
+  std::atomic<int64_t> most_body = 1 << 20;
+
+  [[nodiscard]] std::optional<http::Response> admit(const http::Request& head) override { return on_admit.get()(head); }
   [[nodiscard]] int64_t body_limit(const http::Request&) override { return most_body; }
-  void handle(std::shared_ptr<http::Exchange> exchange) override { on_handle(exchange); }
+  void handle(std::shared_ptr<http::Exchange> exchange) override { on_handle.get()(exchange); }
   [[nodiscard]] http::Response refuse(int status, std::string_view reason) override {
-    if (on_refuse) on_refuse();
+    on_refuse.get()();
     return {.status = status, .headers = {{"X-Refused", "yes"}}, .body = "refused: " + std::string(reason)};
   }
   void finished(const http::Finished& request) override {

@@ -7,7 +7,7 @@ namespace {
 StreamFactory in_process(std::string name, int64_t capacity) {
   return {std::move(name), [capacity] {
             auto [a, b] = in_process_streams(capacity);
-            return StreamPair{std::move(a), std::move(b)};
+            return StreamPair{nullptr, std::move(a), std::move(b)};
           }};
 }
 

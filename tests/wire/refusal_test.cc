@@ -96,7 +96,7 @@ TEST(Refusal, MagicVersionsAndTypes) {
 TEST(Refusal, Flags) {
   EXPECT_THAT(refusal(with_field(kFlagsAt, uint16_t{0x21})), HasSubstr("flags: wanted bits of 0x1f, found 0x21"));
   EXPECT_THAT(refusal(with_field(kFlagsAt, uint16_t{0x09})),
-              HasSubstr("flags: wanted a payload that is not compressed, found 0x9"));
+              HasSubstr("flags: wanted no compression where no tensor has any, found 0x8"));
   EXPECT_THAT(refusal(with_field(kFlagsAt, uint16_t{0x11})), HasSubstr("flags: wanted a payload in the frame, found 0x11"));
   EXPECT_THAT(refusal(with_field(kFlagsAt, uint16_t{0x05})),
               HasSubstr("flags: wanted no last chunk of a frame without chunks"));
@@ -288,7 +288,7 @@ TEST(Refusal, ANewerMinorVersionIsReadAsFarAsItIsKnown) {
   EXPECT_FALSE(add(decoder, newer([](Bytes& message) { put(message.data() + kTypeAt, uint16_t{12}); })).has_value());
   EXPECT_EQ(decoder.ignored(), 1);
   // What is unsafe stays refused.
-  EXPECT_THAT(refusal(newer([](Bytes& message) { put(message.data() + kFlagsAt, uint16_t{0x9}); })), HasSubstr("compressed"));
+  EXPECT_THAT(refusal(newer([](Bytes& message) { put(message.data() + kFlagsAt, uint16_t{0x9}); })), HasSubstr("compression"));
   EXPECT_THAT(refusal(newer([](Bytes& message) { put(message.data() + kSecond + kTensorLogicalAt, uint64_t{6}); })),
               HasSubstr("logical length"));
 }

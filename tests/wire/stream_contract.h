@@ -20,11 +20,11 @@
 
 namespace weft::wire_test {
 
-// Two ends of one stream, and what must live as long (a server).
+// Two ends of one stream, and what must live longer (a server, which waits for the end that it handed out).
 struct StreamPair {
+  std::shared_ptr<void> keep;
   std::unique_ptr<MessageStream> a;
   std::unique_ptr<MessageStream> b;
-  std::shared_ptr<void> keep = nullptr;
 };
 
 struct StreamFactory {

@@ -75,9 +75,11 @@ inline std::vector<std::byte> bytes_of(const EncodedMessage& message) {
 }
 
 inline std::vector<std::vector<std::byte>> encoded(const Frame& frame, const FrameLimits& limits = {},
-                                                   Checksum checksum = Checksum::on) {
+                                                   Checksum checksum = Checksum::on,
+                                                   Compression compression = Compression::none) {
   std::vector<std::vector<std::byte>> messages;
-  for (const EncodedMessage& message : encode_frame(frame, limits, checksum)) messages.push_back(bytes_of(message));
+  for (const EncodedMessage& message : encode_frame(frame, limits, checksum, compression))
+    messages.push_back(bytes_of(message));
   return messages;
 }
 
@@ -89,10 +91,10 @@ inline std::optional<Frame> add(FrameDecoder& decoder, std::span<const std::byte
 
 // What encoding and decoding make of a frame.
 inline Frame passed(const Frame& frame, const FrameLimits& limits = {}, Checksum checksum = Checksum::on,
-                    int64_t misalignment = 0) {
+                    int64_t misalignment = 0, Compression compression = Compression::none) {
   FrameDecoder decoder(limits);
   std::optional<Frame> whole;
-  for (const std::vector<std::byte>& message : encoded(frame, limits, checksum)) {
+  for (const std::vector<std::byte>& message : encoded(frame, limits, checksum, compression)) {
     EXPECT_FALSE(whole.has_value());
     whole = add(decoder, message, misalignment);
   }

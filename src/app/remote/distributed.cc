@@ -77,6 +77,7 @@ void apply(const ModelFlags& flags, ClusterSecurity& security) {
 LoadedExecutor ModelFlags::load_distributed() const {
   RemoteModelOptions remote;
   remote.activation = activation_dtype;
+  remote.sample_here = sample_at == "coordinator";
   remote.model = options();
   remote.build = fmt::format("{} {}", kVersion, kBuildCommit);
   remote.trace = pp_trace;

@@ -19,6 +19,7 @@ LinkOptions WireFlags::options(bool is_protected) const {
       fail(ErrorKind::bad_input, "--max-frame", "wanted at least 1 MiB, found {}", max_frame);
   }
   made.checksum = checksum == "on" || (checksum == "auto" && !is_protected) ? Checksum::on : Checksum::off;
+  made.compression = compress == "lz4" ? Compression::lz4 : Compression::none;
   return made;
 }
 

@@ -1,6 +1,7 @@
 #include "engine/remote/remote_loader.h"
 
 #include <algorithm>
+#include <thread>
 #include <utility>
 
 #include "base/error.h"
@@ -13,6 +14,8 @@
 
 namespace weft {
 namespace {
+
+constexpr int kMostSampleThreads = 8;  // a row each
 
 // Whether the shards that sizes come from are here; a coordinator needs none of them.
 bool has_shards(const std::filesystem::path& dir) {
@@ -83,6 +86,11 @@ LoadedExecutor load_remote_executor(RemoteModelOptions options) {
   remote.build = options.build;
   remote.prefill_chunk = options.model.prefill_chunk;
   remote.link = options.link;
+  if (options.sample_here) remote.sample_at = SampleAt::coordinator;
+  if (options.model.backend == ops::Backend::reference) remote.sample_backend = ops::Backend::reference;
+  remote.sample_threads = options.model.threads > 0
+                              ? options.model.threads
+                              : std::clamp<int>(static_cast<int>(std::thread::hardware_concurrency()), 1, kMostSampleThreads);
   remote.before_connect = options.before_connect;
   remote.progress = options.progress;
   remote.loading = options.loading;

@@ -21,6 +21,7 @@ struct RemoteModelOptions {
   ModelOptions model;  // dir: configuration and tokenizer; of the shards only headers are read, where they are here
   ClusterConfig cluster;
   LinkOptions link = link_options();
+  bool sample_here = false;     // draw tokens in this process (--pp-sample-at coordinator)
   std::string activation;       // "f32" or "bf16": what the boundaries are to be; empty: what the profile says
   std::string build;            // version and commit, for messages
   std::filesystem::path trace;  // Chrome trace; empty: none

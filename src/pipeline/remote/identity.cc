@@ -67,10 +67,15 @@ wire::Hello local_hello(const std::string& build) {
   hello.set_minor(kWireMinor);
   hello.set_build(build);
   hello.set_dtypes(all_dtypes());
+  hello.set_encodings(uint64_t{1} << static_cast<unsigned>(Compression::lz4));
   hello.set_little_endian(std::endian::native == std::endian::little);
   hello.set_clock(seconds_of<std::chrono::system_clock>());
   hello.set_steady(seconds_of<std::chrono::steady_clock>());
   return hello;
+}
+
+bool reads(const wire::Hello& hello, Compression compression) {
+  return compression == Compression::none || (hello.encodings() >> static_cast<unsigned>(compression) & 1U) != 0;
 }
 
 wire::Hello observer_hello(const wire::Hello& self, const std::string& to_node) {

@@ -22,6 +22,8 @@ namespace weft {
 
 // Versions, byte order, dtypes and clocks of this process. `build`: version and commit of the program.
 [[nodiscard]] wire::Hello local_hello(const std::string& build);
+// Whether an end reads frames that are compressed so.
+[[nodiscard]] bool reads(const wire::Hello& hello, Compression compression);
 // For questions that need no model: status and measurements.
 [[nodiscard]] wire::Hello observer_hello(const wire::Hello& self, const std::string& to_node);
 

@@ -98,10 +98,10 @@ Ticket RemoteExecutor::submit(Step step) {
     fail(ErrorKind::unsupported, kPlace, "a trace or a given routing: wanted stages in this process, found stages elsewhere");
   }
   const std::unique_lock lock(impl_->mutex);
-  std::vector<int64_t> starts;
-  for (const Rows& rows : step.rows) starts.push_back(impl_->book->ledger().consumed(rows.sequence).value);
   auto open = std::make_shared<Impl::OpenStep>();
+  for (const Rows& rows : step.rows) open->starts.push_back(impl_->book->ledger().consumed(rows.sequence).value);
   open->step = impl_->book->take(std::move(step));
+  if (impl_->sampler) open->asked = without_draws(open->step);
   open->ticket = Ticket(impl_->next_ticket++);
   open->submitted = Clock::now();
   open->done.resize(impl_->peers.size());
@@ -118,10 +118,10 @@ Ticket RemoteExecutor::submit(Step step) {
   for (const auto& ids : open->step.checkpoint_ids) impl_->living.insert(ids.begin(), ids.end());
   open->number = impl_->post([&](Impl::Peer& peer, uint64_t number) -> std::function<Frame()> {
     const bool last = static_cast<size_t>(peer.stage) + 1 == impl_->peers.size();
-    return [open, starts, number, last] {
+    return [open, number, last] {
       wire::Decision decision;
       decision.set_number(number);
-      *decision.mutable_step() = to_wire(open->step, starts, last);
+      *decision.mutable_step() = to_wire(open->told(), open->starts, last);
       return message_frame(FrameType::step, decision);
     };
   });
@@ -137,6 +137,15 @@ Completion RemoteExecutor::next() {
   impl_->open_steps.pop_front();
   Completion completion = std::move(*open->completion);
   lock.unlock();
+  if (impl_->sampler && !completion.failure) {
+    completion.failure = guard([&] { impl_->sampler->draw(open->step, open->starts, completion.results); });
+    if (completion.failure) {
+      completion.results.clear();
+      lock.lock();
+      impl_->bury(*open);
+      lock.unlock();
+    }
+  }
   if (completion.failure) {
     for (const std::vector<SequenceId>& ids : open->step.checkpoint_ids)
       std::ranges::for_each(ids, [&](SequenceId id) { release(id); });

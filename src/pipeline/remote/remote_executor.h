@@ -28,6 +28,9 @@ namespace weft {
 
 struct NodeAddress;
 
+// Where tokens are drawn. The coordinator needs the logits of each token for it.
+enum class SampleAt : uint8_t { last_stage, coordinator };
+
 struct RemoteOptions {
   ClusterConfig cluster;
   std::string build;        // version and commit, for messages
@@ -35,6 +38,9 @@ struct RemoteOptions {
   std::shared_ptr<const ModelConfig> config;
   int64_t prefill_chunk = 512;
   LinkOptions link;
+  SampleAt sample_at = SampleAt::last_stage;
+  ops::Backend sample_backend = ops::Backend::cpu;  // of draws here: the stages', for equal bits
+  int sample_threads = 1;                           // likewise
   // The plan for nodes with so many bytes of memory each. Throws what make_plan() throws.
   std::function<Plan(const std::vector<int64_t>& memory)> plan;
   std::function<std::unique_ptr<MessageStream>(const NodeAddress& to, double timeout)> connect;

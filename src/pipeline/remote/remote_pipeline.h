@@ -20,6 +20,7 @@
 #include "base/task_thread.h"
 #include "model/fingerprint.h"
 #include "pipeline/remote/chrome_trace.h"
+#include "pipeline/remote/coordinator_sampler.h"
 #include "pipeline/remote/grpc_transport.h"
 #include "pipeline/remote/identity.h"
 #include "pipeline/remote/link_watch.h"
@@ -72,7 +73,11 @@ struct RemoteExecutor::Impl {
     Ticket ticket;
     uint64_t number = 0;
     StageStep step;
+    std::vector<int64_t> starts;     // tokens consumed before the rows of each entry
+    std::optional<StageStep> asked;  // what the stages are told, where tokens are drawn here
     int64_t rows = 0;
+
+    [[nodiscard]] const StageStep& told() const { return asked ? *asked : step; }
     coordinator::Clock::time_point submitted;
     std::vector<std::optional<coordinator::Clock::time_point>> done;  // by stage
     std::optional<Completion> completion;
@@ -89,6 +94,8 @@ struct RemoteExecutor::Impl {
 
   explicit Impl(RemoteOptions given) : options(std::move(given)) {
     if (!options.trace.empty()) trace.emplace(options.trace);
+    if (options.sample_at == SampleAt::coordinator)
+      sampler.emplace(options.sample_backend, options.sample_threads, options.config->vocab_size);
     for (int64_t s = 0; s < options.cluster.stages; ++s) {
       const ClusterNode& node = options.cluster.stage(s);
       auto peer = std::make_unique<Peer>();
@@ -267,6 +274,7 @@ struct RemoteExecutor::Impl {
       load.set_fingerprint(fingerprint);
       load.set_epoch(epoch);
       load.set_stage_timeout(options.cluster.timeouts.stage);
+      load.set_compression(static_cast<uint32_t>(options.link.compression));
       const wire::Control answer = ask(peer, message, options.cluster.timeouts.load);
       if (!answer.has_loaded())
         fail(ErrorKind::bad_input, coordinator::kPipelinePlace, "wanted a loaded stage, found another message");
@@ -474,11 +482,10 @@ struct RemoteExecutor::Impl {
     if (open.completion) return;
     if (done.has_failure()) {
       const Failure failure = named(done.failure());
-      for (const Rows& rows : open.step.step.rows) bury(rows.sequence);
-      for (const auto& ids : open.step.checkpoint_ids) std::ranges::for_each(ids, [&](SequenceId id) { bury(id); });
+      bury(open);
       open.completion = Completion{open.ticket, failure, {}};
     } else if (stage + 1 == peers.size()) {
-      open.completion = Completion{open.ticket, std::nullopt, results_of(frame, done, open.step)};
+      open.completion = Completion{open.ticket, std::nullopt, results_of(frame, done, open.told())};
       if (trace) {
         trace->span(-1, "step", coordinator::Seconds(open.submitted.time_since_epoch()).count(), coordinator::now(),
                     done.number(), open.rows);
@@ -521,6 +528,11 @@ struct RemoteExecutor::Impl {
     return made;
   }
 
+  // A step of which nothing can be used: its sequences, and what its checkpoints would have been. Under the mutex.
+  void bury(const OpenStep& open) {
+    for (const Rows& rows : open.step.step.rows) bury(rows.sequence);
+    for (const auto& ids : open.step.checkpoint_ids) std::ranges::for_each(ids, [&](SequenceId id) { bury(id); });
+  }
   void bury(SequenceId id) {  // under the mutex
     if (living.erase(id) == 0) return;
     dead.insert_or_assign(
@@ -635,6 +647,7 @@ struct RemoteExecutor::Impl {
   RemoteOptions options;
   std::string boot;
   std::optional<ChromeTrace> trace;
+  std::optional<CoordinatorSampler> sampler;  // of the thread in next()
   std::vector<std::unique_ptr<Peer>> peers;
   std::optional<Plan> plan;
   std::string fingerprint;

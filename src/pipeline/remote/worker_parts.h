@@ -178,6 +178,7 @@ struct Worker::Session {
   int64_t stage = 0;
   std::shared_ptr<const ModelConfig> config;
   DType activation = DType::f32;
+  Compression compression = Compression::none;  // of boundaries that go out
   double answered = 0.0;  // when the answer before was on its way, or the stage was connected; the compute thread only
 
   std::mutex mutex;

@@ -128,6 +128,9 @@ void Worker::load(Session& session, const wire::Control& message) {
       session.stage = wanted.stage();
       session.config = loaded_->checkpoint->shared_config();
       session.activation = loaded_->activation;
+      // An unknown way of compression asks for less, and gets none.
+      const bool asked = wanted.compression() == static_cast<uint32_t>(Compression::lz4);
+      session.compression = asked ? Compression::lz4 : options_.link.compression;
       session.ready_for_upstream = true;
     }
     {
@@ -174,7 +177,12 @@ void Worker::connect(const std::shared_ptr<Session>& session) {
       hello.set_to_node(next.node());
       hello.set_epoch(session->epoch);
       hello.set_plan_sha256(session->plan_hash);
-      exchange_hello(*link, hello, kHelloSeconds);
+      const wire::HelloReply greeted = exchange_hello(*link, hello, kHelloSeconds);
+      if (reads(greeted.self(), session->compression)) {
+        link->compress(session->compression);
+      } else {
+        log(fmt::format("{} reads no LZ4: boundaries go to it as they are", next.node()));
+      }
       session->listed = std::make_unique<Listed>(*this, link);
       {
         const std::lock_guard lock(session->mutex);

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "pipeline/wire/crc32c.h"
+#include "pipeline/wire/lz4_block.h"
 #include "pipeline/wire/wire_layout.h"
 
 namespace weft {
@@ -50,14 +51,14 @@ int64_t bytes_of(const TensorView& view, size_t index) {
 }
 
 // Offsets of the tensors in the payload; the last element is the payload's length.
-std::vector<int64_t> offsets_of(const Frame& frame) {
+std::vector<int64_t> offsets_of(std::span<const FrameTensor> tensors) {
   std::vector<int64_t> offsets;
-  offsets.reserve(frame.tensors.size() + 1);
+  offsets.reserve(tensors.size() + 1);
   int64_t end = 0;
-  for (size_t i = 0; i < frame.tensors.size(); ++i) {
+  for (size_t i = 0; i < tensors.size(); ++i) {
     const int64_t offset = aligned(end);
     offsets.push_back(offset);
-    if (__builtin_add_overflow(offset, bytes_of(frame.tensors[i].view, i), &end))
+    if (__builtin_add_overflow(offset, bytes_of(tensors[i].view, i), &end))
       fail(ErrorKind::bad_input, kPlace, "payload length: wanted what fits 63 bits, found more");
   }
   offsets.push_back(end);
@@ -86,7 +87,35 @@ size_t entry_bytes(const FrameTensor& tensor) {
   return kTensorBytes + static_cast<size_t>(tensor.view.shape.rank()) * kDimensionBytes;
 }
 
-std::byte* put_tensor(std::byte* at, const FrameTensor& tensor, size_t index, int64_t offset) {
+std::span<const std::byte> bytes_of(const FrameTensor& part) {
+  return {part.view.data, static_cast<size_t>(part.view.bytes())};
+}
+
+// What of a tensor travels: its bytes, or a block that holds them.
+struct Stored {
+  std::vector<FrameTensor> tensors;  // U8 [n] where encodings says so, else the frame's
+  std::vector<uint8_t> encodings;
+  std::vector<int64_t> offsets;  // as offsets_of()
+};
+
+Stored stored_raw(const Frame& frame) {
+  return {frame.tensors, std::vector<uint8_t>(frame.tensors.size(), kRawEncoding), offsets_of(frame.tensors)};
+}
+
+Stored stored_lz4(const Frame& frame) {
+  Stored made{frame.tensors, std::vector<uint8_t>(frame.tensors.size(), kRawEncoding), {}};
+  for (size_t i = 0; i < frame.tensors.size(); ++i) {
+    std::optional<Tensor> block = lz4_compress(bytes_of(frame.tensors[i]));
+    if (!block) continue;
+    made.tensors[i] = FrameTensor::of(frame.tensors[i].kind, std::make_shared<const Tensor>(std::move(*block)));
+    made.encodings[i] = kLz4Encoding;
+  }
+  made.offsets = offsets_of(made.tensors);
+  return made;
+}
+
+std::byte* put_tensor(std::byte* at, const FrameTensor& tensor, size_t index, int64_t offset, int64_t stored,
+                      uint8_t encoding) {
   const auto kind = static_cast<uint8_t>(tensor.kind);
   if (kind > kLastTensorKind)
     fail(ErrorKind::bad_input, kPlace, "tensor {}: kind: wanted 0 to {}, found {}", index, kLastTensorKind, kind);
@@ -94,10 +123,10 @@ std::byte* put_tensor(std::byte* at, const FrameTensor& tensor, size_t index, in
   put(at + kTensorKindAt, kind);
   put(at + kTensorDTypeAt, wire_code(view.dtype));
   put(at + kTensorRankAt, static_cast<uint8_t>(view.shape.rank()));
-  put(at + kTensorEncodingAt, kRawEncoding);
+  put(at + kTensorEncodingAt, encoding);
   put(at + kTensorReservedAt, uint32_t{0});
   put(at + kTensorOffsetAt, offset);
-  put(at + kTensorStoredAt, view.bytes());
+  put(at + kTensorStoredAt, stored);
   put(at + kTensorLogicalAt, view.bytes());
   at += kTensorBytes;
   for (const int64_t extent : view.shape.extents()) {
@@ -130,13 +159,13 @@ std::vector<std::byte> head_of(const Frame& frame, size_t bytes, int64_t payload
 // The payload as pieces of memory.
 class Pieces {
  public:
-  Pieces(const Frame& frame, const std::vector<int64_t>& offsets) {
+  explicit Pieces(const Stored& stored) {
     int64_t end = 0;
-    for (size_t i = 0; i < frame.tensors.size(); ++i) {
-      const FrameTensor& tensor = frame.tensors[i];
-      add(kPadding.data(), offsets[i] - end, nullptr);
+    for (size_t i = 0; i < stored.tensors.size(); ++i) {
+      const FrameTensor& tensor = stored.tensors[i];
+      add(kPadding.data(), stored.offsets[i] - end, nullptr);
       add(tensor.view.data, tensor.view.bytes(), tensor.owner);
-      end = offsets[i] + tensor.view.bytes();
+      end = stored.offsets[i] + tensor.view.bytes();
     }
   }
 
@@ -166,10 +195,6 @@ class Pieces {
   size_t next_ = 0;
   int64_t used_ = 0;  // of pieces_[next_]
 };
-
-std::span<const std::byte> bytes_of(const FrameTensor& part) {
-  return {part.view.data, static_cast<size_t>(part.view.bytes())};
-}
 
 void put_checksums(EncodedMessage& message, Checksum checksum) {
   std::byte* const at = message.head.data();
@@ -212,7 +237,7 @@ FrameTensor FrameTensor::message(std::shared_ptr<const std::string> bytes) {
   return {TensorKind::message, {DType::u8, {static_cast<int64_t>(bytes->size())}, data}, std::move(bytes)};
 }
 
-int64_t Frame::payload_bytes() const { return offsets_of(*this).back(); }
+int64_t Frame::payload_bytes() const { return offsets_of(tensors).back(); }
 
 std::string_view Frame::message() const {
   const FrameTensor* found = nullptr;
@@ -228,8 +253,10 @@ std::string_view Frame::message() const {
   return {reinterpret_cast<const char*>(view.data), static_cast<size_t>(view.bytes())};
 }
 
-int64_t EncodedMessage::bytes() const {
-  auto total = static_cast<int64_t>(head.size());
+int64_t EncodedMessage::bytes() const { return static_cast<int64_t>(head.size()) + payload_bytes(); }
+
+int64_t EncodedMessage::payload_bytes() const {
+  int64_t total = 0;
   for (const FrameTensor& part : parts) total += part.view.bytes();
   return total;
 }
@@ -244,22 +271,31 @@ void EncodedMessage::copy_to(std::span<std::byte> out) const {
   }
 }
 
-std::vector<EncodedMessage> encode_frame(const Frame& frame, const FrameLimits& limits, Checksum checksum) {
+std::vector<EncodedMessage> encode_frame(const Frame& frame, const FrameLimits& limits, Checksum checksum,
+                                         Compression compression) {
   constexpr int64_t kMostInTable = UINT16_MAX;
   require_at_most("number of tensors", std::min(limits.tensors, kMostInTable), static_cast<int64_t>(frame.tensors.size()));
   require_at_most("number of rows", std::min(limits.rows, kMostInTable), static_cast<int64_t>(frame.rows.size()));
-  const std::vector<int64_t> offsets = offsets_of(frame);
-  const int64_t payload = offsets.back();
+  Stored stored = stored_raw(frame);
   size_t tables = kHeaderBytes + frame.rows.size() * kRowBytes;
   for (const FrameTensor& tensor : frame.tensors) tables += entry_bytes(tensor);
   const auto header_bytes = static_cast<int64_t>(tables);
   require_at_most("header length", limits.header, header_bytes);
-  require_at_most("frame", limits.frame - header_bytes, payload);
+  require_at_most("frame", limits.frame - header_bytes, stored.offsets.back());
+  bool compressed = false;
+  if (compression == Compression::lz4 && frame.type == FrameType::payload) {
+    Stored smaller = stored_lz4(frame);
+    compressed = smaller.offsets.back() < stored.offsets.back();
+    if (compressed) stored = std::move(smaller);
+  }
+  const int64_t payload = stored.offsets.back();
 
   std::vector<std::byte> first = head_of(frame, tables, payload, true);
   std::byte* at = first.data() + kHeaderBytes;
   for (size_t i = 0; i < frame.rows.size(); ++i, at += kRowBytes) put_row(at, frame.rows[i], i);
-  for (size_t i = 0; i < frame.tensors.size(); ++i) at = put_tensor(at, frame.tensors[i], i, offsets[i]);
+  for (size_t i = 0; i < frame.tensors.size(); ++i) {
+    at = put_tensor(at, frame.tensors[i], i, stored.offsets[i], stored.tensors[i].view.bytes(), stored.encodings[i]);
+  }
 
   constexpr auto kStep = static_cast<int64_t>(kAlignment);
   const bool chunked = payload > limits.chunk;
@@ -269,7 +305,7 @@ std::vector<EncodedMessage> encode_frame(const Frame& frame, const FrameLimits& 
   const int64_t count = chunked ? (payload - 1) / chunk + 1 : 1;
   require_at_most("number of chunks", UINT32_MAX, count);
 
-  Pieces pieces(frame, offsets);
+  Pieces pieces(stored);
   std::vector<EncodedMessage> messages(static_cast<size_t>(count));
   messages.front().head = std::move(first);
   for (int64_t i = 0; i < count; ++i) {
@@ -277,6 +313,7 @@ std::vector<EncodedMessage> encode_frame(const Frame& frame, const FrameLimits& 
     if (i > 0) message.head = head_of(frame, kHeaderBytes, payload, false);
     uint16_t flags = chunked ? kFlagChunked : 0;
     if (chunked && i == count - 1) flags |= kFlagLastChunk;
+    if (compressed) flags |= kFlagCompressed;
     put(message.head.data() + kFlagsAt, flags);
     put(message.head.data() + kChunkIndexAt, static_cast<uint32_t>(i));
     put(message.head.data() + kChunkCountAt, static_cast<uint32_t>(count));

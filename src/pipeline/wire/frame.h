@@ -11,6 +11,9 @@
 // have: nothing is converted on the way. Tensors stand in the payload in the order of their entries, each at the next multiple
 // of 8, with zeros between them and nothing behind the last one.
 //
+// Tensors of a payload frame may be LZ4 blocks ("stored length" is the block's, "logical length" the tensor's); the header says
+// that some are. A decoded frame has the tensors themselves.
+//
 // A payload larger than a chunk travels in several messages. All have the whole header; "payload length" is that of the whole
 // frame in each, "payload checksum" that of the message's own bytes. The first has the tables, the others have none. All chunks
 // but the last are of one size, a multiple of 8. A frame in one message may come between the chunks of another frame.
@@ -89,7 +92,8 @@ struct Frame {
   std::vector<SequenceRow> rows;
   std::vector<FrameTensor> tensors;
 
-  // Of the payload on the wire: the tensors, and what aligns them. Throws bad_input when that does not fit 63 bits.
+  // Of the payload on the wire without compression: the tensors, and what aligns them. Throws bad_input when that does not fit
+  // 63 bits.
   [[nodiscard]] int64_t payload_bytes() const;
   // The bytes of the only message; bad_input when there is none or more than one, or it is not U8 [n].
   [[nodiscard]] std::string_view message() const;
@@ -104,7 +108,8 @@ struct FrameLimits {
   int64_t rows = 4096;
 };
 
-enum class Checksum : uint8_t { off, on };  // of the payload; the header always has one
+enum class Checksum : uint8_t { off, on };               // of the payload; the header always has one
+enum class Compression : uint8_t { none = 0, lz4 = 1 };  // of the tensors of payload frames; lossless
 
 // Codes of distributed.md 5.6: UInt8 is 6, UInt32 is 9. Throws unsupported naming the type that has no code.
 [[nodiscard]] uint8_t wire_code(DType dtype);
@@ -117,13 +122,16 @@ struct EncodedMessage {
   std::vector<FrameTensor> parts;  // views only: dtype and shape mean nothing, U8 [n]
 
   [[nodiscard]] int64_t bytes() const;
+  [[nodiscard]] int64_t payload_bytes() const;  // without the head
   // `out` has bytes() bytes.
   void copy_to(std::span<std::byte> out) const;
 };
 
-// One message, or several when the payload is larger than `limits.chunk`. Throws bad_input for a frame above `limits`, and for
-// a phase, a row flag or a kind that the protocol does not have.
-[[nodiscard]] std::vector<EncodedMessage> encode_frame(const Frame& frame, const FrameLimits& limits, Checksum checksum);
+// One message, or several when the payload is larger than `limits.chunk`. Throws bad_input for a frame above `limits` (before
+// compression), and for a phase, a row flag or a kind that the protocol does not have. With lz4 each tensor of a payload frame
+// that gets smaller is a block; when the payload does not get smaller by that, the frame is what it is without compression.
+[[nodiscard]] std::vector<EncodedMessage> encode_frame(const Frame& frame, const FrameLimits& limits, Checksum checksum,
+                                                       Compression compression = Compression::none);
 
 // Puts the messages of one stream together again.
 class FrameDecoder {
@@ -131,9 +139,10 @@ class FrameDecoder {
   explicit FrameDecoder(const FrameLimits& limits) : limits_(limits) {}
 
   // A whole frame, or nothing while chunks of it are missing. `bytes` is one message; the frame's tensors look into it (or into
-  // memory of the decoder, for chunks and for a payload that is not aligned) and keep its owner. Checks, in this order: magic,
-  // versions, limits, header checksum, table bounds, product(dims) * size == length, total <= payload, chunk order, payload
-  // checksum. Throws bad_input naming the field, wanted and found; the stream is of no further use then.
+  // memory of the decoder, for chunks, for a payload that is not aligned and for tensors that were compressed) and keep its
+  // owner. Checks, in this order: magic, versions, limits, header checksum, table bounds, product(dims) * size == length, total
+  // <= payload, all tensors <= the limit of a frame, chunk order, payload checksum, and that each LZ4 block holds its tensor.
+  // Throws bad_input naming the field, wanted and found; the stream is of no further use then.
   //
   // A peer of a newer minor version may send types of frame that are unknown here: these are nothing, and counted. Its unknown
   // flags and the ends of its tables are left unread.

@@ -1,11 +1,13 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <functional>
 #include <utility>
 
 #include "base/error.h"
 #include "pipeline/wire/crc32c.h"
 #include "pipeline/wire/frame.h"
+#include "pipeline/wire/lz4_block.h"
 #include "pipeline/wire/wire_layout.h"
 
 namespace weft {
@@ -60,11 +62,32 @@ struct Entry {
   DType dtype;
   Shape shape;
   uint64_t offset;
+  uint64_t stored;  // bytes in the payload
   uint64_t bytes;
+  bool compressed;
 };
 
+// What the header says of all tensors.
+struct TableForm {
+  uint64_t payload = 0;  // bytes
+  uint64_t most = 0;     // bytes of all tensors, once they are what they were
+  bool compressed = false;
+  bool newer = false;
+};
+
+// Whether `made.stored` can be the length of its block.
+void check_lz4_lengths(const Entry& made, const std::function<std::string(std::string_view)>& field) {
+  require_at_most(field("logical length of an LZ4 block"), static_cast<uint64_t>(kMostLz4Bytes), made.bytes);
+  if (made.stored == 0 || made.stored >= made.bytes)
+    refuse(field("stored length"), fmt::format("1 to {} (LZ4)", std::max<uint64_t>(made.bytes, 1) - 1), made.stored);
+  if (made.bytes / static_cast<uint64_t>(kMostLz4Ratio) > made.stored) {
+    refuse(field("logical length"), fmt::format("at most {} for each byte of an LZ4 block of {}", kMostLz4Ratio, made.stored),
+           made.bytes);
+  }
+}
+
 // `end` is where the tensor before ends. Moves `at` behind the entry.
-Entry read_entry(std::span<const std::byte> table, size_t& at, size_t index, uint64_t end, uint64_t payload, bool newer) {
+Entry read_entry(std::span<const std::byte> table, size_t& at, size_t index, uint64_t end, const TableForm& form) {
   const auto field = [&](std::string_view name) { return fmt::format("tensor {}: {}", index, name); };
   if (table.size() - at < kTensorBytes)
     refuse(field("entry"), fmt::format("{} bytes of the header", kTensorBytes), table.size() - at);
@@ -75,8 +98,10 @@ Entry read_entry(std::span<const std::byte> table, size_t& at, size_t index, uin
   const auto reserved = get<uint32_t>(entry + kTensorReservedAt);
   if (kind > kLastTensorKind) refuse(field("kind"), fmt::format("0 to {}", kLastTensorKind), kind);
   if (rank > Shape::kMaxRank) refuse(field("dimensions"), fmt::format("at most {}", Shape::kMaxRank), rank);
-  if (encoding != kRawEncoding) refuse(field("encoding"), fmt::format("{} (raw)", kRawEncoding), encoding);
-  if (!newer && reserved != 0) refuse(field("reserved"), 0, reserved);
+  if (!form.compressed && encoding != kRawEncoding) refuse(field("encoding"), fmt::format("{} (raw)", kRawEncoding), encoding);
+  if (encoding > kLz4Encoding)
+    refuse(field("encoding"), fmt::format("{} (raw) or {} (LZ4)", kRawEncoding, kLz4Encoding), encoding);
+  if (!form.newer && reserved != 0) refuse(field("reserved"), 0, reserved);
   at += kTensorBytes;
   if (table.size() - at < rank * kDimensionBytes)
     refuse(field("dimensions"), fmt::format("{} bytes of the header", rank * kDimensionBytes), table.size() - at);
@@ -89,23 +114,30 @@ Entry read_entry(std::span<const std::byte> table, size_t& at, size_t index, uin
     extents[i] = static_cast<int64_t>(extent);
   }
   at += rank * kDimensionBytes;
-  Entry made{static_cast<TensorKind>(kind), dtype_of_wire_code(get<uint8_t>(entry + kTensorDTypeAt)),
-             Shape(std::span<const int64_t>(extents.data(), rank)), get<uint64_t>(entry + kTensorOffsetAt),
-             get<uint64_t>(entry + kTensorLogicalAt)};
+  Entry made{static_cast<TensorKind>(kind),
+             dtype_of_wire_code(get<uint8_t>(entry + kTensorDTypeAt)),
+             Shape(std::span<const int64_t>(extents.data(), rank)),
+             get<uint64_t>(entry + kTensorOffsetAt),
+             get<uint64_t>(entry + kTensorStoredAt),
+             get<uint64_t>(entry + kTensorLogicalAt),
+             encoding == kLz4Encoding};
   const std::optional<int64_t> elements = made.shape.checked_elements();
   int64_t bytes = 0;
   if (!elements || __builtin_mul_overflow(*elements, size_of(made.dtype), &bytes))
     refuse(field("dimensions"), "a size that fits 63 bits", fmt::format("{} {}", made.dtype, made.shape));
   if (made.bytes != static_cast<uint64_t>(bytes))
     refuse(field("logical length"), fmt::format("{} of {} {}", bytes, made.dtype, made.shape), made.bytes);
-  const auto stored = get<uint64_t>(entry + kTensorStoredAt);
-  if (stored != made.bytes) refuse(field("stored length"), fmt::format("{} (raw)", made.bytes), stored);
+  if (made.compressed) {
+    check_lz4_lengths(made, field);
+  } else if (made.stored != made.bytes) {
+    refuse(field("stored length"), fmt::format("{} (raw)", made.bytes), made.stored);
+  }
   const uint64_t wanted = (end + kAlignment - 1) / kAlignment * kAlignment;
   if (made.offset != wanted)
     refuse(field("offset"), fmt::format("{} (behind the tensor before, aligned)", wanted), made.offset);
-  if (made.offset > payload || made.bytes > payload - made.offset) {
-    refuse(field("end"), fmt::format("within the payload of {} bytes", payload),
-           fmt::format("offset {} and {} bytes", made.offset, made.bytes));
+  if (made.offset > form.payload || made.stored > form.payload - made.offset) {
+    refuse(field("end"), fmt::format("within the payload of {} bytes", form.payload),
+           fmt::format("offset {} and {} bytes", made.offset, made.stored));
   }
   return made;
 }
@@ -116,27 +148,45 @@ struct Tables {
 };
 
 // `head` is the header with its tables, which has room for the rows and for entries without dimensions.
-Tables read_tables(std::span<const std::byte> head, size_t rows, size_t tensors, uint64_t payload, bool newer) {
+Tables read_tables(std::span<const std::byte> head, size_t rows, size_t tensors, const TableForm& form) {
   Tables tables;
   tables.rows.reserve(rows);
   tables.entries.reserve(tensors);
   size_t at = kHeaderBytes;
-  for (size_t i = 0; i < rows; ++i, at += kRowBytes) tables.rows.push_back(read_row(head.data() + at, i, newer));
+  for (size_t i = 0; i < rows; ++i, at += kRowBytes) tables.rows.push_back(read_row(head.data() + at, i, form.newer));
   uint64_t end = 0;
+  uint64_t bytes = 0;  // each is at most 255 times the payload or below 2 GiB: the sum fits
+  bool compressed = false;
   for (size_t i = 0; i < tensors; ++i) {
-    tables.entries.push_back(read_entry(head, at, i, end, payload, newer));
-    end = tables.entries.back().offset + tables.entries.back().bytes;
+    tables.entries.push_back(read_entry(head, at, i, end, form));
+    const Entry& entry = tables.entries.back();
+    end = entry.offset + entry.stored;
+    bytes += entry.bytes;
+    compressed = compressed || entry.compressed;
+    require_at_most("bytes of all tensors", form.most, bytes);
   }
-  if (!newer) require_equal<uint64_t>("header length", at, head.size());
-  require_equal("payload length", end, payload);
+  if (!form.newer) require_equal<uint64_t>("header length", at, head.size());
+  require_equal("payload length", end, form.payload);
+  if (form.compressed && !compressed)
+    refuse("flags", "no compression where no tensor has any", fmt::format("{:#x}", kFlagCompressed));
   return tables;
 }
 
 void set_tensors(Frame& frame, const std::vector<Entry>& entries, const std::byte* payload,
                  const std::shared_ptr<const void>& owner) {
   frame.tensors.reserve(entries.size());
-  for (const Entry& entry : entries) {
-    frame.tensors.push_back({entry.kind, {entry.dtype, entry.shape, payload + entry.offset}, owner});
+  for (size_t i = 0; i < entries.size(); ++i) {
+    const Entry& entry = entries[i];
+    if (!entry.compressed) {
+      frame.tensors.push_back({entry.kind, {entry.dtype, entry.shape, payload + entry.offset}, owner});
+      continue;
+    }
+    auto whole = std::make_shared<Tensor>(Tensor::uninitialized(entry.dtype, entry.shape));
+    if (!lz4_decompress({payload + entry.offset, entry.stored}, {whole->data(), entry.bytes})) {
+      refuse(fmt::format("payload frame {} of epoch {}, tensor {}", frame.step, frame.epoch, i),
+             fmt::format("an LZ4 block of {} bytes that holds {}", entry.stored, entry.bytes), "a corrupt one");
+    }
+    frame.tensors.push_back(FrameTensor::of(entry.kind, std::move(whole)));
   }
 }
 
@@ -160,6 +210,11 @@ struct FrameDecoder::Header {
   bool newer = false;
 
   [[nodiscard]] bool chunked() const { return (flags & kFlagChunked) != 0; }
+  [[nodiscard]] bool compressed() const { return (flags & kFlagCompressed) != 0; }
+  [[nodiscard]] uint64_t most_payload(const FrameLimits& limits) const {
+    return limit(limits.frame) - std::min<uint64_t>(limit(limits.frame), length);
+  }
+  [[nodiscard]] TableForm form(const FrameLimits& limits) const { return {payload, most_payload(limits), compressed(), newer}; }
 
   void require_checksum(uint32_t found) const { require_equal_checksum("payload checksum", payload_checksum, found); }
   // Copies where the checksum is computed too.
@@ -200,8 +255,7 @@ FrameDecoder::Header FrameDecoder::read_header(std::span<const std::byte> bytes)
   require_at_most("header length", std::min<uint64_t>(limit(limits_.header), bytes.size()), header.length);
   if (header.length < kHeaderBytes || header.length % kAlignment != 0)
     refuse("header length", fmt::format("a multiple of {}, at least {}", kAlignment, kHeaderBytes), header.length);
-  require_at_most("frame: payload length", limit(limits_.frame) - std::min<uint64_t>(limit(limits_.frame), header.length),
-                  header.payload);
+  require_at_most("frame: payload length", header.most_payload(limits_), header.payload);
   require_at_most("payload of one message", limit(limits_.chunk), bytes.size() - header.length);
   require_at_most("number of tensors", limit(limits_.tensors), header.tensors);
   require_at_most("number of rows", limit(limits_.rows), header.rows);
@@ -233,8 +287,8 @@ std::optional<Frame> FrameDecoder::add(std::span<const std::byte> bytes, const s
   }
   if (!header.newer && (header.flags & ~kKnownFlags) != 0)
     refuse("flags", fmt::format("bits of {:#x}", kKnownFlags), fmt::format("{:#x}", header.flags));
-  if ((header.flags & kFlagCompressed) != 0)
-    refuse("flags", "a payload that is not compressed", fmt::format("{:#x}", header.flags));
+  if (header.compressed() && header.frame.type != FrameType::payload)
+    refuse("flags", "compression in frames of type 2 alone", fmt::format("{:#x} in type {}", header.flags, header.type));
   if ((header.flags & kFlagOutOfBand) != 0) refuse("flags", "a payload in the frame", fmt::format("{:#x}", header.flags));
   if ((header.flags & kFlagChecksum) == 0 && header.payload_checksum != 0)
     refuse("payload checksum", "0, as the flags say that there is none", fmt::format("{:#010x}", header.payload_checksum));
@@ -244,7 +298,7 @@ std::optional<Frame> FrameDecoder::add(std::span<const std::byte> bytes, const s
   if (header.chunked()) return add_chunk(header, bytes);
 
   Frame frame = std::move(header.frame);
-  Tables tables = read_tables(bytes.first(header.length), header.rows, header.tensors, header.payload, header.newer);
+  Tables tables = read_tables(bytes.first(header.length), header.rows, header.tensors, header.form(limits_));
   frame.rows = std::move(tables.rows);
   const std::span<const std::byte> payload = bytes.subspan(header.length);
   require_equal<uint64_t>("bytes of the message behind the header", header.payload, payload.size());
@@ -271,7 +325,7 @@ std::optional<Frame> FrameDecoder::add_chunk(const Header& header, std::span<con
     require_equal("flag of the last chunk", is_last, (header.flags & kFlagLastChunk) != 0);
   };
   if (!partial_) {
-    Tables tables = read_tables(bytes.first(header.length), header.rows, header.tensors, header.payload, header.newer);
+    Tables tables = read_tables(bytes.first(header.length), header.rows, header.tensors, header.form(limits_));
     require_equal("chunk index", uint32_t{0}, header.chunk_index);
     if (part.empty() || part.size() % kAlignment != 0 || part.size() >= header.payload) {
       refuse("bytes of the first chunk", fmt::format("a multiple of {} below the payload of {}", kAlignment, header.payload),
@@ -303,6 +357,7 @@ std::optional<Frame> FrameDecoder::add_chunk(const Header& header, std::span<con
   same("index", partial.next, header.chunk_index);
   same("chunk count", first.chunk_count, header.chunk_count);
   same("payload length", first.payload, header.payload);
+  same("compression", first.compressed(), header.compressed());
   same("frame type", first.type, header.type);
   same("epoch", first.frame.epoch, header.frame.epoch);
   same("source", first.frame.source, header.frame.source);

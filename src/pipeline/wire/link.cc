@@ -133,9 +133,10 @@ void Link::wait_until_written(Lock& lock, const std::shared_ptr<Job>& job) {
 
 void Link::send(const Frame& frame) {
   const auto job = std::make_shared<Job>();
-  job->messages = encode_frame(frame, options_.limits, options_.checksum);
+  job->messages = encode_frame(frame, options_.limits, options_.checksum, compression_);
   job->is_payload = frame.type == FrameType::payload;
-  if (job->is_payload) job->payload_bytes = frame.payload_bytes();
+  if (job->is_payload)
+    for (const EncodedMessage& message : job->messages) job->payload_bytes += message.payload_bytes();
   Lock lock(mutex_);
   require_open();
   if (job->is_payload) wait_for_credit(lock);

@@ -35,7 +35,8 @@ namespace weft {
 struct LinkOptions {
   FrameLimits limits;
   Checksum checksum = Checksum::on;
-  int64_t credits = 2;         // payload frames that each end accepts before the first grant()
+  Compression compression = Compression::none;  // of payload frames that go out, where the other end reads it: compress()
+  int64_t credits = 2;                          // payload frames that each end accepts before the first grant()
   double send_timeout = 30.0;  // seconds that send() waits for credit, and for the stream to take the next message
 };
 
@@ -44,7 +45,7 @@ struct LinkCounters {
   int64_t frames_received = 0;
   int64_t bytes_sent = 0;  // whole messages, headers included
   int64_t bytes_received = 0;
-  int64_t payload_bytes_sent = 0;  // of payload frames alone
+  int64_t payload_bytes_sent = 0;  // of payload frames alone, as they travel
   double send_seconds = 0.0;       // inside MessageStream::write
   double credit_seconds = 0.0;     // waited for credit
   int64_t ignored = 0;             // messages of types that only a newer minor version has
@@ -68,6 +69,9 @@ class Link {
   [[nodiscard]] std::optional<Frame> receive();
   // The other end may send `frames` further payload frames. After finish() it does nothing, as ping() does.
   void grant(int64_t frames);
+
+  // Payload frames from now on; none before the first call. The other end must have said that it reads it.
+  void compress(Compression compression) { compression_ = compression; }
 
   void ping() { send_ping(); }
   [[nodiscard]] Clock::time_point last_heard() const { return Clock::time_point(Clock::duration(last_heard_.load())); }
@@ -112,6 +116,7 @@ class Link {
   LinkOptions options_;
   FrameDecoder decoder_;  // of the thread in receive()
   std::atomic<Clock::rep> last_heard_;
+  std::atomic<Compression> compression_ = Compression::none;
 
   mutable std::mutex mutex_;         // guards what follows
   std::condition_variable work_;     // for the writer

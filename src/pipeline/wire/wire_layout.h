@@ -70,6 +70,7 @@ inline constexpr uint16_t kLastPhase = 3;
 inline constexpr uint16_t kKnownRowFlags = 0x3;
 inline constexpr uint8_t kLastTensorKind = 7;
 inline constexpr uint8_t kRawEncoding = 0;
+inline constexpr uint8_t kLz4Encoding = 1;
 
 template <class T>
 [[nodiscard]] T get(const std::byte* at) {

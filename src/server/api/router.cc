@@ -10,7 +10,10 @@
 #include "server/api/chat_run.h"
 #include "server/api/completion_run.h"
 #include "server/api/request_fields.h"
+#include "server/api/responses_endpoints.h"
+#include "server/api/responses_run.h"
 #include "server/api/text_endpoints.h"
+#include "server/page/page.h"
 
 namespace weft::api {
 namespace {
@@ -64,7 +67,8 @@ class WithHeaders final : public http::Exchange {
 
 }  // namespace
 
-Router::Router(RouterOptions options, ServerMetrics& metrics) : options_(std::move(options)), metrics_(metrics) {
+Router::Router(RouterOptions options, ServerMetrics& metrics)
+    : options_(std::move(options)), metrics_(metrics), responses_(options_.responses) {
   for (const std::string& key : options_.keys) keys_.push_back(digest_of(key));
 }
 
@@ -78,8 +82,13 @@ const std::vector<Router::Route>& Router::routes() {
       {"POST", "/v1/chat/completions", &Router::chat},
       {"POST", "/chat/completions", &Router::chat},
       {"POST", "/v1/completions", &Router::completions},
+      {"POST", "/v1/responses", &Router::responses},
+      {"GET", "/v1/responses/{id}", &Router::response},
+      {"DELETE", "/v1/responses/{id}", &Router::delete_response},
+      {"POST", "/v1/responses/{id}/cancel", &Router::cancel_response, false, true, false},
+      {"GET", "/v1/responses/{id}/input_items", &Router::response_items},
       {"GET", "/v1/models", &Router::models},
-      {"GET", "/v1/models/{id}", &Router::model},
+      {"GET", "/v1/models/{name}", &Router::model},
       {"GET", "/health", &Router::health, true, false},
       {"GET", "/v1/health", &Router::health, true, false},
       {"GET", "/metrics", &Router::metrics, false, false},
@@ -89,26 +98,43 @@ const std::vector<Router::Route>& Router::routes() {
       {"POST", "/detokenize", &Router::detokenize},
       {"POST", "/apply-template", &Router::apply_template},
       {"POST", "/v1/embeddings", &Router::embeddings, false, false},
+      {"GET", "/", &Router::page, true, false},
+      {"GET", "/icon.svg", &Router::page, true, false},
+      {"GET", "/page.css", &Router::page, true, false},
+      {"GET", "/page.js", &Router::page, true, false},
+      {"GET", "/chat.js", &Router::page, true, false},
+      {"GET", "/live.js", &Router::page, true, false},
+      {"GET", "/stream.js", &Router::page, true, false},
   };
   return all;
+}
+
+std::optional<std::string_view> Router::match(std::string_view pattern, std::string_view path) {
+  const size_t begin = pattern.find('{');
+  if (begin == std::string_view::npos) return pattern == path ? std::optional(std::string_view()) : std::nullopt;
+  const std::string_view before = pattern.substr(0, begin);
+  const std::string_view behind = pattern.substr(pattern.find('}') + 1);
+  if (path.size() <= before.size() + behind.size() || !path.starts_with(before) || !path.ends_with(behind)) return std::nullopt;
+  const std::string_view found = path.substr(before.size(), path.size() - before.size() - behind.size());
+  // Names of models may hold slashes.
+  if (!pattern.ends_with("{name}") && found.find('/') != std::string_view::npos) return std::nullopt;
+  return found;
 }
 
 const Router::Route* Router::find(const http::Request& request, std::string* allow) const {
   const std::string_view method = request.method == "HEAD" ? std::string_view("GET") : std::string_view(request.method);
   for (const Route& route : routes()) {
-    std::string_view pattern = route.path;
-    bool same = pattern == request.path;
-    if (pattern.ends_with("{id}")) {
-      pattern.remove_suffix(4);
-      // Names of models may hold slashes.
-      same = request.path.starts_with(pattern) && request.path.size() > pattern.size();
-    }
-    if (!same) continue;
+    if (!match(route.path, request.path)) continue;
     if (route.method == method) return &route;
     if (allow != nullptr && allow->find(route.method) == std::string::npos)
       *allow += fmt::format("{}{}", allow->empty() ? "" : ", ", route.method);
   }
   return nullptr;
+}
+
+std::string Router::part_of_path(const http::Request& request) const {
+  const Route* route = find(request, nullptr);
+  return route == nullptr ? std::string() : std::string(match(route->path, request.path).value_or(""));
 }
 
 bool Router::knows_key(const http::Request& request) const {
@@ -171,7 +197,7 @@ std::optional<http::Response> Router::admit(const http::Request& head) {
   }
   if (route == nullptr) return with_cors(error_response(not_found(fmt::format("there is no {}", head.path))));
   const std::string* type = head.header("content-type");
-  if (route->method == "POST" && (type == nullptr || !is_json(*type))) {
+  if (route->method == "POST" && route->body && (type == nullptr || !is_json(*type))) {
     return with_cors(error_response(error_of_status(
         415, fmt::format("Content-Type: wanted application/json, found {}", type == nullptr ? "nothing" : *type))));
   }
@@ -231,6 +257,28 @@ void Router::completions(const ExchangePtr& exchange) {
   std::make_shared<CompletionRun>(service, exchange, read_completion_call(root, service))->start();
 }
 
+void Router::responses(const ExchangePtr& exchange) {
+  const Service& service = this->service();
+  const JsonValue root = parse_body(exchange->request().body);
+  std::make_shared<ResponsesRun>(service, responses_, exchange, read_responses_call(root, service, responses_))->start();
+}
+
+void Router::response(const ExchangePtr& exchange) {
+  exchange->respond(kept_response(responses_, part_of_path(exchange->request()), exchange->request().query));
+}
+
+void Router::delete_response(const ExchangePtr& exchange) {
+  exchange->respond(api::delete_response(responses_, part_of_path(exchange->request())));
+}
+
+void Router::cancel_response(const ExchangePtr& exchange) {
+  api::cancel_response(responses_, part_of_path(exchange->request()), exchange);
+}
+
+void Router::response_items(const ExchangePtr& exchange) {
+  exchange->respond(input_items(responses_, part_of_path(exchange->request()), exchange->request().query));
+}
+
 namespace {
 
 Json model_json(const Service& service, const std::string& name) {
@@ -251,9 +299,8 @@ void Router::models(const ExchangePtr& exchange) {
 }
 
 void Router::model(const ExchangePtr& exchange) {
-  constexpr std::string_view kBefore = "/v1/models/";
   const Service& service = this->service();
-  const std::string name = exchange->request().path.substr(kBefore.size());
+  const std::string name = part_of_path(exchange->request());
   if (!service.serves(name)) throw not_found(fmt::format("there is no model '{}'", name), "model_not_found");
   exchange->respond(json_response(model_json(service, name)));
 }
@@ -296,6 +343,11 @@ void Router::apply_template(const ExchangePtr& exchange) {
 void Router::embeddings(const ExchangePtr& exchange) {
   static_cast<void>(exchange);
   throw error_of_status(501, "this server has no embeddings");
+}
+
+void Router::page(const ExchangePtr& exchange) {
+  const http::Request& request = exchange->request();
+  exchange->respond(page_response(*find_page_file(request.path), request));
 }
 
 }  // namespace weft::api

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "server/api/responses_store.h"
 #include "server/api/service.h"
 #include "server/http/exchange.h"
 #include "server/status.h"
@@ -22,6 +23,7 @@ struct RouterOptions {
   std::vector<std::string> cors_origins;  // "https://example.org", or "*"; empty: no CORS headers
   std::string build;
   int64_t most_body = 8 << 20;                     // bytes
+  ResponsesStoreOptions responses;                 // kept for /v1/responses
   std::function<void(const http::Finished&)> log;  // of each request; any thread
 };
 
@@ -43,21 +45,30 @@ class Router final : public http::Handler {
   using Answer = void (Router::*)(const std::shared_ptr<http::Exchange>& exchange);
   struct Route {
     std::string_view method;
-    std::string_view path;  // "{id}" at the end stands for one segment
+    std::string_view path;  // "{id}" stands for one segment, "{name}" at the end for all that is left
     Answer answer;
     bool open = false;  // without a key
     bool model = true;  // needs the model
+    bool body = true;   // of a POST
   };
   using Digest = std::array<unsigned char, 32>;
 
   [[nodiscard]] static const std::vector<Route>& routes();
+  // What of `path` stands for the {id} or {name} of the pattern; empty for a pattern without one. Nothing: another path.
+  [[nodiscard]] static std::optional<std::string_view> match(std::string_view pattern, std::string_view path);
   [[nodiscard]] const Route* find(const http::Request& request, std::string* allow) const;
+  [[nodiscard]] std::string part_of_path(const http::Request& request) const;  // what match() gives for its route
   [[nodiscard]] bool knows_key(const http::Request& request) const;
   [[nodiscard]] std::vector<http::Header> cors_headers(const http::Request& request) const;
   [[nodiscard]] const Service& service() const;  // throws 503
 
   void chat(const std::shared_ptr<http::Exchange>& exchange);
   void completions(const std::shared_ptr<http::Exchange>& exchange);
+  void responses(const std::shared_ptr<http::Exchange>& exchange);
+  void response(const std::shared_ptr<http::Exchange>& exchange);
+  void delete_response(const std::shared_ptr<http::Exchange>& exchange);
+  void cancel_response(const std::shared_ptr<http::Exchange>& exchange);
+  void response_items(const std::shared_ptr<http::Exchange>& exchange);
   void models(const std::shared_ptr<http::Exchange>& exchange);
   void model(const std::shared_ptr<http::Exchange>& exchange);
   void health(const std::shared_ptr<http::Exchange>& exchange);
@@ -68,9 +79,11 @@ class Router final : public http::Handler {
   void detokenize(const std::shared_ptr<http::Exchange>& exchange);
   void apply_template(const std::shared_ptr<http::Exchange>& exchange);
   void embeddings(const std::shared_ptr<http::Exchange>& exchange);
+  void page(const std::shared_ptr<http::Exchange>& exchange);
 
   RouterOptions options_;
   ServerMetrics& metrics_;
+  ResponsesStore responses_;
   std::vector<Digest> keys_;  // SHA-256
   std::atomic<const Service*> service_ = nullptr;
   std::atomic<const StatusReport*> status_ = nullptr;

@@ -57,15 +57,30 @@ void Run::start(std::vector<Choice> choices) {
   exchange_->on_gone([&engine, weak = weak_from_this()] {
     engine.between_steps([weak](Engine& inner) {
       const std::shared_ptr<Run> run = weak.lock();
-      if (!run) return;
+      if (!run || run->over_) return;
       run->over_ = true;
       run->cancel_others(inner);
+      run->left();
     });
   });
   // std::function wants what it holds to be copyable.
   auto held = std::make_shared<std::vector<Choice>>(std::move(choices));
-  engine.between_steps([self = shared_from_this(), held](Engine& inner) { self->submit(inner, std::move(*held)); });
+  const bool taken =
+      engine.between_steps([self = shared_from_this(), held](Engine& inner) { self->submit(inner, std::move(*held)); });
+  if (!taken) fail_with(unavailable("the server is shutting down", "draining"));
 }
+
+void Run::cancel(std::function<void()> then) {
+  service_.engine().between_steps([self = shared_from_this(), then = std::move(then)](Engine& engine) {
+    if (!self->over_) {
+      self->cancelled_ = true;
+      self->cancel_others(engine);
+    }
+    then();
+  });
+}
+
+void Run::cancelled() { failed(unavailable("the request was cancelled", "cancelled")); }
 
 void Run::submit(Engine& engine, std::vector<Choice> choices) {
   if (over_) return;
@@ -104,8 +119,13 @@ void Run::pass_end(int64_t choice, const RequestReport& report) {
   service_.metrics().count_answer(report);
   reports_[static_cast<size_t>(choice)] = report;
   if (over_) return;
+  if (report.end == RequestEnd::cancelled && cancelled_) {
+    over_ = true;
+    exchange_->note("cancelled, " + summary());
+    return cancelled();
+  }
   if (report.end == RequestEnd::failed || report.end == RequestEnd::cancelled) {
-    // Nobody but a client that left cancels single requests, so this is the end of the engine.
+    // Nobody else but a client that left cancels single requests, so this is the end of the engine.
     fail_with(report.failure ? error_of(*report.failure) : unavailable("the server is shutting down", "draining"));
     // The engine is in the middle of something.
     service_.engine().between_steps([self = shared_from_this()](Engine& engine) { self->cancel_others(engine); });

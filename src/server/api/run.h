@@ -5,11 +5,12 @@
 //     run->start(std::move(choices));
 //
 // All members of subclasses are called in the engine's thread, one at a time; they write to the exchange, which never waits.
-// Each client gets exactly one end: completed(), or failed() for whatever went wrong.
+// Each client gets exactly one end: completed(), failed() for whatever went wrong, or cancelled().
 #pragma once
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -34,6 +35,8 @@ class Run : public std::enable_shared_from_this<Run> {
   };
   // Submits all choices, or none; does not wait.
   void start(std::vector<Choice> choices);
+  // Ends what goes on (cancelled()), then calls `then` in the engine's thread. Does not wait.
+  void cancel(std::function<void()> then);
 
  protected:
   // All choices are queued.
@@ -45,6 +48,10 @@ class Run : public std::enable_shared_from_this<Run> {
   // All have.
   virtual void completed() = 0;
   virtual void failed(const ApiError& error) = 0;
+  // Instead of these two: somebody called cancel().
+  virtual void cancelled();
+  // Likewise: the client is gone. Nothing can be told to it.
+  virtual void left() {}
 
   [[nodiscard]] const Service& service() const { return service_; }
   [[nodiscard]] http::Exchange& exchange() const { return *exchange_; }
@@ -67,6 +74,7 @@ class Run : public std::enable_shared_from_this<Run> {
   std::vector<RequestId> ids_;                         // of queued choices
   std::vector<std::optional<RequestReport>> reports_;  // of each choice
   bool over_ = false;                                  // nothing is told to the client any more
+  bool cancelled_ = false;
 };
 
 }  // namespace weft::api

@@ -1,9 +1,9 @@
 // A request over HTTP and the way back to its client, without a word about sockets (prompt_and_api.md 6.5, 6.8, 6.9).
 //
 //     void handle(std::shared_ptr<http::Exchange> exchange) {
-//       exchange->start({.status = 200, .headers = {{"Content-Type", "text/event-stream"}}}, {.keep_alive = ":
-//       keep-alive\n\n"}); exchange->on_gone([=] { engine.cancel(id); });
-//       ...                                             // from any thread: exchange->write("data: ..."), exchange->finish()
+//       exchange->on_gone([=] { engine.cancel(id); });
+//       exchange->start({.headers = {{"Content-Type", "text/event-stream"}}}, {.keep_alive = ": keep-alive\n\n"});
+//       ...                                    // from any thread: exchange->write("data: ..."), exchange->finish()
 //     }
 #pragma once
 
@@ -39,13 +39,13 @@ struct Request {
 
 struct Response {
   int status = 200;
-  std::vector<Header> headers;  // Content-Length, Transfer-Encoding, Connection and Date are the server's own
-  std::string body;
+  std::vector<Header> headers = {};  // Content-Length, Transfer-Encoding, Connection and Date are the server's own
+  std::string body = {};
 };
 
 // Of an answer that is written piece by piece.
 struct StreamOptions {
-  std::string keep_alive;  // written after so long without a byte; empty: nothing is
+  std::string keep_alive = {};  // written after so long without a byte; empty: nothing is
   double keep_alive_seconds = 15.0;
   int64_t most_waiting = 1 << 20;  // bytes that the client has not taken: beyond them the exchange is full
   double stalled_seconds = 60.0;   // a client that takes nothing from a full exchange for so long counts as gone

@@ -79,18 +79,18 @@ const std::string* find_header(const std::vector<Header>& headers, std::string_v
 }
 
 std::optional<Target> parse_target(std::string_view target) {
+  bool absolute = false;
   for (const std::string_view scheme : {"http://", "https://"}) {
-    if (!same_word(target.substr(0, scheme.size()), scheme)) continue;
+    if (absolute || !same_word(target.substr(0, scheme.size()), scheme)) continue;
+    absolute = true;
     target.remove_prefix(scheme.size());
     target.remove_prefix(std::min(target.find_first_of("/?"), target.size()));
-    if (target.empty()) target = "/";
-    break;
   }
   Target result;
   const size_t question = std::min(target.find('?'), target.size());
   if (question < target.size()) result.query = target.substr(question + 1);
   target = target.substr(0, question);
-  if (target.empty() && question == 0) target = "/";  // "http://host?query"
+  if (absolute && target.empty()) target = "/";
   if (target != "*" && !target.starts_with('/')) return std::nullopt;
   result.path.reserve(target.size());
   for (size_t i = 0; i < target.size(); ++i) {

@@ -1,0 +1,301 @@
+// Routes, keys, health, ends: the API around its answers (prompt_and_api.md 6.1, 6.7 to 6.10; case C14).
+#include <gmock/gmock.h>
+
+#include "api_fixture.h"
+
+namespace weft::server_test {
+namespace {
+
+using http::Header;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+const Header kJsonType{"Content-Type", "application/json"};
+
+TEST(Routes, UnknownPathsMethodsAndTypes) {
+  Api api(engine_test::mini());
+  EXPECT_EQ(api.send("GET", "/nothing")->status(), 404);
+  const auto wrong = api.send("GET", "/v1/chat/completions");
+  EXPECT_EQ(wrong->status(), 405);
+  EXPECT_EQ(*http::find_header(wrong->head().headers, "Allow"), "POST");
+  EXPECT_EQ(api.send("POST", "/tokenize", "{}", {{"Content-Type", "text/plain"}})->status(), 415);
+  EXPECT_EQ(api.send("POST", "/tokenize", "{}", {})->status(), 415);
+  EXPECT_EQ(
+      api.send("POST", "/tokenize", "{\"content\":\"x\"}", {{"content-type", "Application/JSON; charset=utf-8"}})->status(),
+      200);
+  EXPECT_EQ(api.send("POST", "/v1/embeddings", "{}")->status(), 501);
+  for (const char* body : {"", "{", "[]", "\"x\"", "{\"a\":1,\"a\":2}", "{\"model\":\"\xff\"}"}) {
+    const auto bad = api.send("POST", "/v1/chat/completions", body);
+    EXPECT_EQ(bad->status(), 400) << body;
+    EXPECT_EQ(parse_json(bad->body(), "answer")["error"]["code"], "invalid_json") << body;
+  }
+  const std::string deep = std::string(200, '[') + std::string(200, ']');
+  EXPECT_EQ(api.send("POST", "/v1/chat/completions", "{\"messages\":" + deep + "}")->status(), 400);
+}
+
+TEST(Routes, ModelsAndVersion) {
+  api::ServiceOptions names;
+  names.names = {"org/model", "other"};
+  Api api(engine_test::mini(), {}, names);
+  const Json list = parse_json(api.send("GET", "/v1/models")->body(), "answer");
+  EXPECT_EQ(list["object"], "list");
+  ASSERT_EQ(list["data"].size(), 2U);
+  EXPECT_EQ(list["data"][0]["id"], "org/model");
+  EXPECT_EQ(list["data"][0]["max_model_len"], 4096);
+  EXPECT_EQ(parse_json(api.send("GET", "/v1/models/org/model")->body(), "answer")["object"], "model");
+  const auto missing = api.send("GET", "/v1/models/nobody");
+  EXPECT_EQ(missing->status(), 404);
+  EXPECT_EQ(parse_json(missing->body(), "answer")["error"]["code"], "model_not_found");
+  EXPECT_TRUE(parse_json(api.send("GET", "/version")->body(), "answer").contains("version"));
+}
+
+TEST(Routes, Keys) {
+  api::RouterOptions keys;
+  keys.keys = {"first-key", "second-key"};
+  Api api(engine_test::mini(), {}, {}, keys);
+  EXPECT_EQ(api.send("GET", "/health")->status(), 200);
+  EXPECT_EQ(api.send("GET", "/v1/health")->status(), 200);
+  const auto missing = api.send("GET", "/v1/models");
+  const auto wrong = api.send("GET", "/v1/models", "", {{"Authorization", "Bearer nope"}});
+  EXPECT_EQ(missing->status(), 401);
+  EXPECT_EQ(missing->body(), wrong->body());
+  EXPECT_EQ(parse_json(wrong->body(), "answer")["error"]["code"], "invalid_api_key");
+  EXPECT_EQ(api.send("GET", "/nothing")->status(), 401) << "paths are nobody's business";
+  EXPECT_EQ(api.send("GET", "/metrics")->status(), 401);
+  for (const Header& good : {Header{"Authorization", "Bearer second-key"}, Header{"authorization", "bearer first-key"},
+                             Header{"X-API-Key", "first-key"}}) {
+    EXPECT_EQ(api.send("GET", "/v1/models", "", {good})->status(), 200) << good.name;
+  }
+  for (const std::string value : {"Bearer", "Bearer ", "first-key", "Basic first-key", "Bearer first-key2"}) {
+    EXPECT_EQ(api.send("GET", "/v1/models", "", {{"Authorization", value}})->status(), 401) << value;
+  }
+}
+
+TEST(Routes, Cors) {
+  api::RouterOptions options;
+  options.keys = {"k"};
+  options.cors_origins = {"https://a.example"};
+  Api api(engine_test::mini(), {}, {}, options);
+  const auto preflight = api.send("OPTIONS", "/v1/chat/completions", "",
+                                  {{"Origin", "https://a.example"}, {"Access-Control-Request-Method", "POST"}});
+  EXPECT_EQ(preflight->status(), 204) << "before the key";
+  EXPECT_EQ(*http::find_header(preflight->head().headers, "access-control-allow-origin"), "https://a.example");
+  EXPECT_THAT(*http::find_header(preflight->head().headers, "access-control-allow-headers"), HasSubstr("Authorization"));
+  const auto other = api.send("OPTIONS", "/v1/chat/completions", "",
+                              {{"Origin", "https://b.example"}, {"Access-Control-Request-Method", "POST"}});
+  EXPECT_EQ(other->status(), 401);
+  EXPECT_EQ(http::find_header(other->head().headers, "access-control-allow-origin"), nullptr);
+  const auto asked = api.send("GET", "/v1/models", "", {{"Origin", "https://a.example"}, {"x-api-key", "k"}});
+  EXPECT_EQ(asked->status(), 200);
+  EXPECT_EQ(*http::find_header(asked->head().headers, "access-control-allow-origin"), "https://a.example");
+  Api none(engine_test::mini());
+  EXPECT_EQ(http::find_header(none.send("GET", "/v1/models", "", {{"Origin", "https://a.example"}})->head().headers,
+                              "access-control-allow-origin"),
+            nullptr);
+}
+
+TEST(Text, ThereAndBack) {
+  Api api(engine_test::mini());
+  const Json tokens = api.json("/tokenize", {{"content", "Hello <|open|>"}});
+  EXPECT_EQ(tokens["count"], tokens["tokens"].size());
+  EXPECT_EQ(tokens["max_model_len"], 4096);
+  EXPECT_EQ(api.json("/detokenize", {{"tokens", tokens["tokens"]}})["content"], "Hello <|open|>");
+  const Json special = api.json("/tokenize", {{"content", "Hello <|open|>"}, {"parse_special", true}});
+  EXPECT_LT(special["count"].get<int64_t>(), tokens["count"].get<int64_t>());
+  const Json pieces = api.json("/tokenize", {{"content", "\xF0\x9F\x98\x80"}, {"with_pieces", true}});
+  for (const Json& token : pieces["tokens"]) EXPECT_TRUE(token["piece"].is_string() || token["piece"].is_array());
+  Json chat = chat_body("Hi");
+  const Json prompt = api.json("/apply-template", chat);
+  EXPECT_THAT(prompt["prompt"].get<std::string>(), HasSubstr("<|open|>message"));
+  const Json of_chat = api.json("/tokenize", chat);
+  EXPECT_EQ(api.json("/detokenize", {{"tokens", of_chat["tokens"]}})["content"], prompt["prompt"]);
+  EXPECT_EQ(api.json("/detokenize", {{"tokens", {-1}}}, 400)["error"]["param"], "tokens");
+  EXPECT_EQ(api.json("/tokenize", Json::object(), 400)["error"]["param"], "content");
+  EXPECT_EQ(api.json("/tokenize", {{"content", "x"}, {"add_special", true}}, 400)["error"]["param"], "add_special");
+}
+
+TEST(Service, MetricsParseAndCount) {
+  Api api(engine_test::mini());
+  static_cast<void>(api.json("/v1/chat/completions", chat_body("What is 17 * 23? Answer with the number only.")));
+  api.router->finished({"POST", "/v1/chat/completions", "", 200, 1, 1, "", 0.1});
+  api.router->finished({"GET", "/etc/passwd", "", 404, 0, 1, "", 0.1});
+  const std::string text = api.send("GET", "/metrics")->body();
+  for (const char* part :
+       {"weft_requests_total{endpoint=\"/v1/chat/completions\",status=\"200\"} 1", "weft_requests_total{endpoint=\"other\"",
+        "weft_prompt_tokens_total 100", "weft_time_to_first_token_seconds_count 1", "weft_answers_total{end=\"stop\"} 1",
+        "weft_kv_usage_ratio"}) {
+    EXPECT_THAT(text, HasSubstr(part));
+  }
+  EXPECT_THAT(text, Not(HasSubstr("passwd"))) << "labels are the server's own";
+}
+
+TEST(Service, WhileLoadingAndWhileDraining) {
+  ServerMetrics metrics;
+  api::Router router({}, metrics);
+  http::Request request;
+  request.method = "GET";
+  request.path = "/health";
+  auto health = std::make_shared<Recorder>(request);
+  router.handle(health);
+  EXPECT_EQ(health->status(), 503);
+  EXPECT_EQ(parse_json(health->body(), "answer")["error"]["code"], "loading");
+  request.path = "/v1/models";
+  EXPECT_EQ(router.admit(request)->status, 503);
+
+  Api api(engine_test::mini());
+  api.service->drain();
+  EXPECT_EQ(api.send("GET", "/health")->status(), 503);
+  const auto refused = api.send("POST", "/v1/chat/completions", chat_body("Hi").dump());
+  EXPECT_EQ(refused->status(), 503);
+  EXPECT_EQ(parse_json(refused->body(), "answer")["error"]["code"], "draining");
+}
+
+TEST(Service, AFullQueueIs429) {
+  EngineOptions options;
+  options.max_running = 1;
+  options.max_queue = 1;
+  Api api(engine_test::mini(), options);
+  Json body = chat_body("Hello");
+  body["stream"] = true;
+  body["ignore_eos"] = true;
+  const auto running = api.send("POST", "/v1/chat/completions", body.dump());
+  ASSERT_TRUE(running->wait_for([](const std::string& text) { return text.find("reasoning") != std::string::npos; }));
+  const auto waiting = api.send("POST", "/v1/chat/completions", body.dump());
+  ASSERT_TRUE(waiting->wait_for([](const std::string& text) { return text.find("assistant") != std::string::npos; }))
+      << "the first chunk comes while it waits";
+  const auto refused = api.send("POST", "/v1/chat/completions", body.dump());
+  ASSERT_TRUE(refused->wait_until_over());
+  EXPECT_EQ(refused->status(), 429);
+  EXPECT_EQ(parse_json(refused->body(), "answer")["error"]["code"], "queue_full");
+  EXPECT_EQ(*http::find_header(refused->head().headers, "retry-after"), "1");
+  // Several choices are queued whole or not at all.
+  waiting->leave();
+  running->leave();
+  EXPECT_TRUE(api.idle());
+  body["n"] = 4;
+  const auto many = api.send("POST", "/v1/chat/completions", body.dump());
+  ASSERT_TRUE(many->wait_until_over());
+  EXPECT_EQ(many->status(), 429);
+  EXPECT_TRUE(api.idle());
+}
+
+TEST(Service, AClientThatLeavesFreesItsRequest) {
+  for (const bool streamed : {false, true}) {
+    Api api(engine_test::mini());
+    Json body = chat_body("Hello");
+    body["stream"] = streamed;
+    body["ignore_eos"] = true;
+    const auto recorder = api.send("POST", "/v1/chat/completions", body.dump());
+    if (streamed) {
+      ASSERT_TRUE(recorder->wait_for([](const std::string& text) { return text.find("reasoning") != std::string::npos; }));
+    }
+    recorder->leave();
+    EXPECT_TRUE(api.idle());
+    const std::string after = recorder->body();
+    EXPECT_THAT(after, Not(HasSubstr("[DONE]")));
+    // And one that was gone before it was heard of.
+    const auto gone = std::make_shared<Recorder>([&] {
+      http::Request request;
+      request.method = "POST";
+      request.path = "/v1/chat/completions";
+      request.body = body.dump();
+      return request;
+    }());
+    gone->leave();
+    api.router->handle(gone);
+    EXPECT_TRUE(api.idle());
+  }
+}
+
+TEST(Service, ASlowReaderRestsAlone) {
+  Api api(engine_test::mini());
+  Json body = chat_body("Hello");
+  body["stream"] = true;
+  body["ignore_eos"] = true;
+  body["max_tokens"] = 200;
+  const auto slow = api.send("POST", "/v1/chat/completions", body.dump());
+  ASSERT_TRUE(slow->wait_for([](const std::string& text) { return text.find("reasoning") != std::string::npos; }));
+  slow->set_full(true);
+  // Another one is answered meanwhile.
+  EXPECT_EQ(api.json("/v1/chat/completions",
+                     chat_body("What is 17 * 23? Answer with the number only."))["choices"][0]["message"]["content"],
+            "391");
+  EXPECT_THAT(slow->body(), Not(HasSubstr("[DONE]")));
+  slow->set_full(false);
+  ASSERT_TRUE(slow->wait_until_over());
+  EXPECT_THAT(slow->body(), HasSubstr("[DONE]"));
+}
+
+// An executor that fails outside of any step: a worker that is dead.
+class DyingExecutor : public engine_test::ScriptedExecutor {
+ public:
+  using ScriptedExecutor::ScriptedExecutor;
+  Completion next() override {
+    Completion completion = ScriptedExecutor::next();
+    if (dead) fail(ErrorKind::internal, "worker", "killed on purpose");
+    return completion;
+  }
+  std::atomic<bool> dead = false;
+};
+
+TEST(Cases, C14TwoPromptsAtOnceAndADeadWorker) {
+  {
+    Api api(engine_test::mini());
+    const auto shorter = api.send("POST", "/v1/completions", R"({"model":"default","prompt":"a b c d e","max_tokens":5})");
+    std::string text = "word";
+    for (int i = 0; i < 49; ++i) text += " word";
+    const auto longer =
+        api.send("POST", "/v1/completions", Json{{"model", "default"}, {"prompt", text}, {"max_tokens", 5}}.dump());
+    ASSERT_TRUE(shorter->wait_until_over());
+    ASSERT_TRUE(longer->wait_until_over());
+    EXPECT_EQ(shorter->status(), 200);
+    EXPECT_EQ(longer->status(), 200);
+  }
+  const std::string text(2000, 'x');
+  auto* executor = new DyingExecutor(engine_test::format().tokenizer().vocab_size(), engine_test::ids_of(text));
+  const Model model(ChatFormat::load(engine_test::mini_dir()), std::unique_ptr<Executor>(executor), 65536, {});
+  EngineOptions options;
+  options.state_memory = ByteCount(1000);
+  Api api(model, options);
+  EXPECT_EQ(api.send("GET", "/health")->status(), 200);
+  Json body = chat_body("Hi");
+  body["stream"] = true;
+  const auto under_way = api.send("POST", "/v1/chat/completions", body.dump());
+  executor->dead = true;
+  ASSERT_TRUE(under_way->wait_until_over()) << "nobody waits for ever";
+  if (under_way->streamed()) {
+    const Streamed stream = read_stream(under_way->body());
+    EXPECT_TRUE(stream.errors == 1 || !stream.finishes.empty());
+    EXPECT_EQ(stream.done, 1);
+    EXPECT_THAT(under_way->body(), Not(HasSubstr("killed"))) << "details are in the log";
+  }
+  const auto after = api.ask("/v1/chat/completions", chat_body("Hi"));
+  EXPECT_EQ(after->status(), 500);
+  EXPECT_EQ(api.send("GET", "/health")->status(), 503);
+  executor->dead = false;
+  executor->then(engine_test::ids_of("x<|end_of_msg|>"));
+  static_cast<void>(api.ask("/v1/chat/completions", chat_body("Hi")));
+  EXPECT_EQ(api.send("GET", "/health")->status(), 200) << "a worker that works again";
+}
+
+TEST(Service, TheEndOfTheEngineIsToldToEveryClient) {
+  Api api(engine_test::mini());
+  Json body = chat_body("Hello");
+  body["ignore_eos"] = true;
+  const auto whole = api.send("POST", "/v1/chat/completions", body.dump());
+  body["stream"] = true;
+  const auto streamed = api.send("POST", "/v1/chat/completions", body.dump());
+  ASSERT_TRUE(streamed->wait_for([](const std::string& text) { return text.find("reasoning") != std::string::npos; }));
+  api.engine->stop();
+  ASSERT_TRUE(whole->wait_until_over());
+  ASSERT_TRUE(streamed->wait_until_over());
+  EXPECT_EQ(whole->status(), 503);
+  const Streamed stream = read_stream(streamed->body());
+  EXPECT_EQ(stream.errors, 1);
+  EXPECT_EQ(stream.done, 1);
+  EXPECT_TRUE(stream.finishes.empty());
+  EXPECT_EQ(api.ask("/v1/chat/completions", chat_body("Hi"))->status(), 503);
+}
+
+}  // namespace
+}  // namespace weft::server_test
