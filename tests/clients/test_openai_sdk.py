@@ -476,13 +476,13 @@ class Async(unittest.IsolatedAsyncioTestCase):
                 return "".join([checked(chunk).choices[0].delta.content or "" async for chunk in stream])
 
         answers = await asyncio.gather(
-            *(whole(messages=user(MULTIPLY)) for _ in range(8)),
-            *(whole(messages=user(WEATHER), tools=[WEATHER_TOOL]) for _ in range(4)),
-            *(streamed() for _ in range(8)))
-        self.assertEqual([message.content for message in answers[:8]], ["391"] * 8)
-        self.assertEqual([message.tool_calls[0].function.arguments for message in answers[8:12]], ['{"city": "Tokyo"}'] * 4)
-        self.assertEqual(answers[12:], ["391"] * 8)
-        for text in answers[12:]:
+            *(whole(messages=user(MULTIPLY)) for _ in range(4)),
+            *(whole(messages=user(WEATHER), tools=[WEATHER_TOOL]) for _ in range(2)),
+            *(streamed() for _ in range(4)))
+        self.assertEqual([message.content for message in answers[:4]], ["391"] * 4)
+        self.assertEqual([message.tool_calls[0].function.arguments for message in answers[4:6]], ['{"city": "Tokyo"}'] * 2)
+        self.assertEqual(answers[6:], ["391"] * 4)
+        for text in answers[6:]:
             for marker in MARKERS:
                 self.assertNotIn(marker, text)
 
