@@ -45,7 +45,8 @@ class CurlTest(unittest.TestCase):
 
 def pasted_commands():
     """Commands with curl in indented blocks or fences of the documentation and in the help, with where they stand."""
-    texts = {"weft serve --help": subprocess.run([PROGRAM, "serve", "--help"], check=True, capture_output=True, text=True).stdout}
+    help_text = subprocess.run([PROGRAM, "serve", "--help"], check=True, capture_output=True, text=True).stdout
+    texts = {"weft serve --help": help_text}
     for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
         texts[str(path.relative_to(ROOT))] = path.read_text()
     for where, text in texts.items():
@@ -135,7 +136,8 @@ class Plain(CurlTest):
         self.assertEqual(len(tokens["tokens"]), tokens["count"])
         self.assertEqual(self.status(f"{{url}}/detokenize {JSON} {data({'tokens': tokens['tokens']})}")[1],
                          {"content": "wörld 🙂"})
-        self.assertIn(MULTIPLY, self.status(f"{{url}}/apply-template {JSON} {data({**CHAT, 'tools': [WEATHER_TOOL]})}")[1]["prompt"])
+        rendered = self.status(f"{{url}}/apply-template {JSON} {data({**CHAT, 'tools': [WEATHER_TOOL]})}")[1]
+        self.assertIn(MULTIPLY, rendered["prompt"])
 
     def test_errors(self):
         self.assertEqual(self.status(f"{{url}}/v1/chat/completions {JSON} -d '{{\"model\": \"k3-mini\",'")[1]["error"]["code"],
