@@ -45,7 +45,8 @@ class CurlTest(unittest.TestCase):
 
 def pasted_commands():
     """Commands with curl in indented blocks or fences of the documentation and in the help, with where they stand."""
-    texts = {"weft serve --help": subprocess.run([PROGRAM, "serve", "--help"], check=True, capture_output=True, text=True).stdout}
+    help_text = subprocess.run([PROGRAM, "serve", "--help"], check=True, capture_output=True, text=True).stdout
+    texts = {"weft serve --help": help_text}
     for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
         texts[str(path.relative_to(ROOT))] = path.read_text()
     for where, text in texts.items():
@@ -112,8 +113,10 @@ class Plain(CurlTest):
     def test_stream_cut(self):
         """The reader of a pipe leaves, so curl does, so the server stops."""
         before = server.metric('weft_answers_total{end="cancelled"}')
-        body = {**CHAT, "stream": True, "max_tokens": 3500, "ignore_eos": True}
-        done = shell(f"curl -sSN {server.url}/v1/chat/completions {JSON} {data(body)} | head -n 3")
+        # Text that goes on: after the end of a chat's answer nothing would be written.
+        body = {"model": MODEL, "prompt": "The capital of", "temperature": 0, "stream": True, "max_tokens": 3500,
+                "ignore_eos": True}
+        done = shell(f"curl -sSN {server.url}/v1/completions {JSON} {data(body)} | head -n 3")
         self.assertIn("data: {", done.stdout)
         server.wait_for_metric("weft_requests_running", 0)
         server.wait_for_metric('weft_answers_total{end="cancelled"}', before + 1)
@@ -133,7 +136,8 @@ class Plain(CurlTest):
         self.assertEqual(len(tokens["tokens"]), tokens["count"])
         self.assertEqual(self.status(f"{{url}}/detokenize {JSON} {data({'tokens': tokens['tokens']})}")[1],
                          {"content": "wörld 🙂"})
-        self.assertIn(MULTIPLY, self.status(f"{{url}}/apply-template {JSON} {data({**CHAT, 'tools': [WEATHER_TOOL]})}")[1]["prompt"])
+        rendered = self.status(f"{{url}}/apply-template {JSON} {data({**CHAT, 'tools': [WEATHER_TOOL]})}")[1]
+        self.assertIn(MULTIPLY, rendered["prompt"])
 
     def test_errors(self):
         self.assertEqual(self.status(f"{{url}}/v1/chat/completions {JSON} -d '{{\"model\": \"k3-mini\",'")[1]["error"]["code"],

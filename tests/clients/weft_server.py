@@ -1,5 +1,6 @@
 """Starts and ends `weft serve` for a test, as a user does: the program, a folder of a model, a port."""
 
+import atexit
 import logging
 import os
 import pathlib
@@ -87,6 +88,7 @@ class Server:
         # A group of its own: Ctrl-C of the tests is not for the server, which close() ends.
         self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                                          stderr=subprocess.PIPE, text=True, start_new_session=True)
+        atexit.register(self._kill)  # Ctrl-C ends unittest without its cleanups
         self._lines = queue.SimpleQueue()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -128,6 +130,7 @@ class Server:
         self._process.stderr.close()
 
     def close(self):
+        atexit.unregister(self._kill)
         self._process.send_signal(signal.SIGTERM)
         try:
             code = self._process.wait(timeout=END)
