@@ -6,13 +6,14 @@
 #include <deque>
 #include <future>
 #include <memory>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <poll.h>
 #include <string>
+#include <vector>
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 #include <unistd.h>
-#include <vector>
 
 #include <benchmark/benchmark.h>
 
@@ -116,9 +117,10 @@ struct Served {
 };
 
 std::string body_of(int64_t tokens) {
-  return fmt::format(R"({{"model":"m","messages":[{{"role":"user","content":"What is 17 * 23? Answer with the number only."}}],)"
-                     R"("stream":true,"ignore_eos":true,"temperature":0,"max_tokens":{}}})",
-                     tokens);
+  return fmt::format(
+      R"({{"model":"m","messages":[{{"role":"user","content":"What is 17 * 23? Answer with the number only."}}],)"
+      R"("stream":true,"ignore_eos":true,"temperature":0,"max_tokens":{}}})",
+      tokens);
 }
 
 // The same request without HTTP: rendered, encoded, submitted; its events taken and dropped.

@@ -308,6 +308,22 @@ TEST(Fields, AllowedToolsAreTheOnlyOnesThatMayBeCalled) {
   EXPECT_EQ(api.json("/v1/chat/completions", body, 400)["error"]["type"], "invalid_request_error");
 }
 
+TEST(Fields, ABudgetBelowTheShortestAnswerIsNamed) {
+  Json body = chat_body("Hi");
+  body["thinking"] = {{"type", "disabled"}};
+  body["max_tokens"] = 2;
+  body["response_format"] = {
+      {"type", "json_schema"},
+      {"json_schema",
+       {{"name", "a"},
+        {"strict", true},
+        {"schema", {{"type", "object"}, {"properties", {{"a", {{"type", "integer"}}}}}, {"required", {"a"}}}}}}};
+  Scripted scripted(kAnswer);
+  const Json error = scripted.api.json("/v1/chat/completions", body, 400)["error"];
+  EXPECT_EQ(error["param"], "max_tokens");
+  EXPECT_THAT(error["message"].get<std::string>(), HasSubstr("shortest answer"));
+}
+
 TEST(Fields, ASchemaThatCannotBeEnforced) {
   Json body = chat_body("Hi");
   body["response_format"] = {{"type", "json_schema"},

@@ -12,10 +12,10 @@
 namespace weft::server_test {
 namespace {
 
-using ::testing::HasSubstr;
-using ::testing::Not;
 using http_test::Answer;
 using http_test::Client;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 std::string chat(const std::string& more = "") {
   return R"({"model": "k3-mini", "temperature": 0, "messages": [{"role": "user",

@@ -33,6 +33,16 @@ TEST(Routes, UnknownPathsMethodsAndTypes) {
   EXPECT_EQ(api.send("POST", "/v1/chat/completions", "{\"messages\":" + deep + "}")->status(), 400);
 }
 
+TEST(Routes, EachAnswerNamesItsRequest) {
+  Api api(engine_test::mini());
+  const auto first = api.send("GET", "/health");
+  const auto second = api.send("GET", "/health");
+  const std::string* id = http::find_header(first->head().headers, "x-request-id");
+  ASSERT_NE(id, nullptr);
+  EXPECT_NE(*id, *http::find_header(second->head().headers, "x-request-id"));
+  EXPECT_THAT(first->noted(), HasSubstr(*id)) << "the log line has it too";
+}
+
 TEST(Routes, ModelsAndVersion) {
   api::ServiceOptions names;
   names.names = {"org/model", "other"};

@@ -1,5 +1,7 @@
 #include "server/api/api_error.h"
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "base/log.h"
@@ -9,11 +11,15 @@ namespace {
 
 constexpr std::string_view kInvalid = "invalid_request_error";
 
-// "[place] message" without the place.
-std::string_view without_place(std::string_view text) {
-  if (!text.starts_with('[')) return text;
+// "[place] message" without the place, unless that is a field of requests: "max_tokens: message".
+std::string without_place(std::string_view text) {
+  if (!text.starts_with('[')) return std::string(text);
   const size_t end = text.find("] ");
-  return end == std::string_view::npos ? text : text.substr(end + 2);
+  if (end == std::string_view::npos) return std::string(text);
+  const std::string_view place = text.substr(1, end - 1);
+  constexpr std::string_view kFields[] = {"max_tokens", "prompt", "logit_bias", "top_logprobs", "stop"};
+  if (std::ranges::find(kFields, place) != std::end(kFields)) return fmt::format("{}: {}", place, text.substr(end + 2));
+  return std::string(text.substr(end + 2));
 }
 
 // "messages[0].role: wanted ..." names its field.
@@ -71,7 +77,7 @@ ApiError error_of_status(int status, std::string message) {
 }
 
 ApiError error_of(const Failure& failure) {
-  const std::string message(without_place(failure.message));
+  const std::string message = without_place(failure.message);
   switch (failure.kind) {
     case ErrorKind::bad_input:
     case ErrorKind::unsupported: return bad_request(message, field_of(message));

@@ -37,10 +37,14 @@ bool is_json(std::string_view type) {
          });
 }
 
-// The exchange with further headers on its answer.
+// The exchange with further headers on its answer, one of which names the request; its log line has that name too.
 class WithHeaders final : public http::Exchange {
  public:
-  WithHeaders(ExchangePtr inner, std::vector<http::Header> headers) : inner_(std::move(inner)), headers_(std::move(headers)) {}
+  WithHeaders(ExchangePtr inner, std::vector<http::Header> headers)
+      : inner_(std::move(inner)), headers_(std::move(headers)), id_(random_id("req_")) {
+    headers_.push_back({"X-Request-Id", id_});
+    inner_->note(id_);
+  }
 
   [[nodiscard]] const http::Request& request() const override { return inner_->request(); }
   void respond(http::Response response) override { inner_->respond(with_headers(std::move(response))); }
@@ -49,7 +53,7 @@ class WithHeaders final : public http::Exchange {
   }
   void write(std::string_view bytes) override { inner_->write(bytes); }
   void finish() override { inner_->finish(); }
-  void note(std::string text) override { inner_->note(std::move(text)); }
+  void note(std::string text) override { inner_->note(fmt::format("{}, {}", text, id_)); }
   [[nodiscard]] bool full() const override { return inner_->full(); }
   [[nodiscard]] bool gone() const override { return inner_->gone(); }
   void on_gone(std::function<void()> call) override { inner_->on_gone(std::move(call)); }
@@ -63,6 +67,7 @@ class WithHeaders final : public http::Exchange {
 
   ExchangePtr inner_;
   std::vector<http::Header> headers_;
+  std::string id_;
 };
 
 }  // namespace
@@ -232,8 +237,7 @@ const Service& Router::service() const {
 }
 
 void Router::handle(ExchangePtr exchange) {
-  std::vector<http::Header> cors = cors_headers(exchange->request());
-  if (!cors.empty()) exchange = std::make_shared<WithHeaders>(std::move(exchange), std::move(cors));
+  exchange = std::make_shared<WithHeaders>(exchange, cors_headers(exchange->request()));
   try {
     const Route* route = find(exchange->request(), nullptr);
     if (route == nullptr) throw not_found(fmt::format("there is no {}", exchange->request().path));
@@ -312,7 +316,7 @@ void Router::health(const ExchangePtr& exchange) {
   if (const std::optional<Failure> trouble = service->engine().trouble()) {
     ApiError error = error_of(*trouble);
     error.status = 503;
-    throw error;
+    return exchange->respond(error_response(error));
   }
   exchange->respond(json_response({{"status", "ok"}}));
 }
