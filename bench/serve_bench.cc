@@ -85,7 +85,7 @@ struct Served {
         service(*model, engine, metrics, {.names = {"m"}, .build = "bench 0", .defaults = {}, .default_max_tokens = {}}),
         status(*model, engine, metrics, {}),
         router({}, metrics),
-        server({.port = 0}, router) {
+        server(any_port(), router) {
     router.open(service, status);
   }
   ~Served() {
@@ -98,6 +98,11 @@ struct Served {
     const auto vocab = format.tokenizer().vocab_size();
     const auto id = format.tokenizer().encode("a").front();
     return std::make_unique<Model>(std::move(format), std::make_unique<ReadyExecutor>(vocab, id), 1 << 16, SamplingChoice{});
+  }
+  static http::ServerOptions any_port() {
+    http::ServerOptions made;
+    made.port = 0;
+    return made;
   }
   static EngineOptions options() {
     EngineOptions made;
@@ -182,11 +187,12 @@ class Socket {
   }
   [[nodiscard]] int fd() const { return fd_; }
   // Reads what is there. True once the last chunk has been read.
-  [[nodiscard]] bool read(std::string& seen) const {
+  [[nodiscard]] bool read(std::string& seen, int64_t* bytes = nullptr) const {
     char buffer[16384];
     const ssize_t count = ::recv(fd_, buffer, sizeof buffer, 0);
     if (count <= 0) fail(ErrorKind::unavailable, "client", "wanted an answer, found its end");
     seen.append(buffer, static_cast<size_t>(count));
+    if (bytes != nullptr) *bytes += count;
     // What was looked at is kept only as far as a mark may begin in it.
     const bool over = seen.find("\r\n0\r\n\r\n") != std::string::npos;
     return over;
@@ -233,6 +239,7 @@ void streams_http(benchmark::State& state) {
   std::vector<std::unique_ptr<Socket>> sockets;
   for (int64_t i = 0; i < state.range(0); ++i) sockets.push_back(std::make_unique<Socket>(served.server.port()));
   const std::string body = body_of(kTokens);
+  int64_t bytes = 0;
   for (auto step : state) {
     std::vector<pollfd> waiting;
     std::vector<std::string> seen(sockets.size());
@@ -247,7 +254,7 @@ void streams_http(benchmark::State& state) {
       for (size_t w = waiting.size(); w-- > 0;) {
         if (waiting[w].revents == 0) continue;
         std::string& text = seen[of[w]];
-        if (sockets[of[w]]->read(text)) {
+        if (sockets[of[w]]->read(text, &bytes)) {
           waiting.erase(waiting.begin() + static_cast<int64_t>(w));
           of.erase(of.begin() + static_cast<int64_t>(w));
         } else if (text.size() > 64) {
@@ -256,6 +263,8 @@ void streams_http(benchmark::State& state) {
       }
     }
   }
+  const auto tokens = static_cast<double>(state.iterations() * state.range(0) * kTokens);
+  state.counters["bytes_per_token"] = static_cast<double>(bytes) / tokens;  // an event each
   state.counters["us_per_token"] = benchmark::Counter(static_cast<double>(state.iterations() * state.range(0) * kTokens) * 1e-6,
                                                       benchmark::Counter::kIsRate | benchmark::Counter::kInvert);
 }
