@@ -1,4 +1,5 @@
 // What a server refuses, whom it sends away, and how it ends.
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <fstream>
@@ -7,6 +8,9 @@
 #include <thread>
 #include <utility>
 #include <vector>
+
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -230,6 +234,30 @@ TEST_P(HttpLimits, WithoutAnIdleConnectionAnotherIsRefused) {
   served().handler.on_handle = [](const auto& exchange) { exchange->respond({}); };
   EXPECT_EQ(served().client(get())->read_answer().status, 200);
   EXPECT_EQ(served().handler.wait_finished(3).size(), 3U);
+}
+
+TEST_P(HttpLimits, WithoutAFreeDescriptorTheLongestIdleConnectionGivesItsOwn) {
+  const auto idle = served().client(get());
+  EXPECT_EQ(idle->read_answer().status, 200);
+  ASSERT_TRUE(eventually([&] { return served().server().open_exchanges() == 0; }));
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  rlimit few = before;
+  few.rlim_cur = std::min<rlim_t>(before.rlim_cur, 1000);
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
+  std::vector<int> taken;
+  for (int one = ::dup(idle->number()); one >= 0; one = ::dup(idle->number())) taken.push_back(one);
+  ASSERT_FALSE(taken.empty());
+  ::close(taken.back());
+  taken.pop_back();
+  std::unique_ptr<Client> another;
+  EXPECT_NO_THROW({
+    another = served().client(get());
+    EXPECT_EQ(another->read_answer().status, 200);
+  });
+  for (const int one : taken) ::close(one);
+  ::setrlimit(RLIMIT_NOFILE, &before);
+  EXPECT_TRUE(idle->ended());
 }
 
 TEST_P(HttpLimits, ConnectionsTakeNoThreads) {

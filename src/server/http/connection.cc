@@ -219,7 +219,7 @@ class Connection final : public Member, public std::enable_shared_from_this<Conn
         self->write_failed_ = true;
         self->read_ended_ = true;
       }
-      self->write_more();
+      if (guard([&] { self->write_more(); })) self->end_now();
       self->notify();
     });
   }

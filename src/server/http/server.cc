@@ -237,12 +237,16 @@ struct Server::Impl {
 
   asio::awaitable<void> accept(Acceptor& acceptor) {
     asio::steady_timer pause(acceptor.get_executor());
+    bool said = false;  // since a connection came
     while (acceptor.is_open()) {
       const Strand strand = asio::make_strand(io);
       Socket socket(strand);
       ErrorCode error;
-      co_await acceptor.async_accept(socket, asio::redirect_error(asio::use_awaitable, error));
+      // Without a free descriptor an accept fails even when nobody asks to connect.
+      co_await acceptor.async_wait(Acceptor::wait_read, asio::redirect_error(asio::use_awaitable, error));
+      if (!error) co_await acceptor.async_accept(socket, asio::redirect_error(asio::use_awaitable, error));
       if (!error) {
+        said = false;
         if (const auto failure = guard([&] { begin(strand, std::move(socket)); })) {
           (void)guard([&] { log::warning("http: a connection was dropped: {}", failure->message); });
         }
@@ -252,9 +256,11 @@ struct Server::Impl {
       if (error == asio::error::connection_aborted || error == asio::error::interrupted) continue;
       // No descriptors or no memory: an idle connection gives what it has.
       const bool evicted = hub.evict();
-      (void)guard([&] {
-        log::warning("http: wanted another connection, found: {}{}", error.message(), evicted ? "; closed an idle one" : "");
-      });
+      if (!std::exchange(said, true)) {
+        (void)guard([&] {
+          log::warning("http: wanted another connection, found: {}{}", error.message(), evicted ? "; closed an idle one" : "");
+        });
+      }
       pause.expires_after(kAcceptPause);
       co_await pause.async_wait(asio::redirect_error(asio::use_awaitable, error));
     }
