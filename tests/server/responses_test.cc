@@ -550,10 +550,11 @@ TEST(ResponsesStore, RunningOnesStayAndReplacedOnesCountOnce) {
   running->running = true;
   store.add(running);
   store.add(stored("b", 1, 1));
-  EXPECT_NE(store.find("a"), nullptr);
+  ASSERT_NE(store.find("a"), nullptr);
   EXPECT_EQ(store.find("b"), nullptr);
   store.replace(stored("a", 5, 5));
   EXPECT_EQ(store.bytes(), 10);
+  ASSERT_NE(store.find("a"), nullptr);
   EXPECT_FALSE(store.find("a")->running);
   store.replace(stored("z", 1, 1));  // was never there
   EXPECT_EQ(store.find("z"), nullptr);
