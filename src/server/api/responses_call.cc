@@ -91,6 +91,10 @@ std::string own_name(const std::string& field, const ConversationBuilder& conver
 }
 
 ApiError own_error(ApiError error, const ConversationBuilder& conversation) {
+  // "response_format.json_schema#/properties/a: ..." has a place within the schema behind its field.
+  const size_t inside = error.message.find('#');
+  if (!error.param && inside != std::string::npos && inside < error.message.find(' '))
+    error.param = error.message.substr(0, inside);
   if (!error.param) return error;
   const std::string name = own_name(*error.param, conversation);
   if (error.message.starts_with(*error.param)) error.message = name + error.message.substr(error.param->size());
