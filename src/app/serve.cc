@@ -156,6 +156,7 @@ ExitCode serve(const Flags& flags) {
   status_options.build = router_options.build;
   status_options.name = service_options.names.front();
   if (flags.model.distributed()) status_options.stages = [&] { return stage_report(model->executor()); };
+  status_options.connections = [&] { return server.connections(); };
   status_options.bandwidth = measured_bandwidth(*model, flags.model);
   const StatusReport status(*model, engine, metrics, status_options);
   router.open(service, status);

@@ -22,7 +22,7 @@ StatusReport::StatusReport(const Model& model, EngineThread& engine, const Serve
 
 LoadFigures StatusReport::load() const {
   const EngineThread::Figures figures = engine_.figures();
-  return {figures.running, figures.queued, figures.state_share, 0};
+  return {figures.running, figures.queued, figures.state_share, options_.connections ? options_.connections() : 0};
 }
 
 // Tokens a second between two marks that are two to four seconds old.

@@ -17,9 +17,10 @@ namespace weft {
 
 struct StatusOptions {
   std::string build;
-  std::string name;                 // of the model
-  std::function<Json()> stages;     // of stages outside of this process (RemoteExecutor::stage_report); may be empty
-  std::optional<double> bandwidth;  // bytes a second that this process can read; absent: not measured
+  std::string name;                           // of the model
+  std::function<Json()> stages;               // of stages outside of this process (RemoteExecutor::stage_report); may be empty
+  std::optional<double> bandwidth;            // bytes a second that this process can read; absent: not measured
+  std::function<int64_t()> connections = {};  // that are open; may be empty
 };
 
 class StatusReport {

@@ -107,7 +107,7 @@ class ChildProcess {
   ChildProcess(const ChildProcess&) = delete;
   ChildProcess& operator=(const ChildProcess&) = delete;
 
-  [[nodiscard]] pid_t pid() const { return pid_; }
+  [[nodiscard]] pid_t id() const { return pid_; }
   void signal(int number) const { ::kill(pid_, number); }
 
   // The exit code, or 256 + the signal that ended it.

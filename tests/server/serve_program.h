@@ -28,7 +28,7 @@ class Serve {
   [[nodiscard]] uint16_t port() const { return static_cast<uint16_t>(std::stoi(url_.substr(url_.rfind(':') + 1))); }
   // The next line of its standard error.
   std::string next_line() { return err_.read_until('\n'); }
-  [[nodiscard]] pid_t pid() const { return process_.pid(); }
+  [[nodiscard]] pid_t pid() const { return process_.id(); }
   void signal(int number) const { process_.signal(number); }
   int wait() { return process_.wait(); }  // the exit code
   // SIGTERM; the exit code.
