@@ -279,7 +279,9 @@ TEST_P(HttpStream, AReaderThatStopsIsGone) {
     const auto client = served_.client(get());
     const auto exchange = this->exchange(way);
     exchange->start({}, {.keep_alive = "", .most_waiting = way == 0 ? 1'000'000 : 100'000'000, .stalled_seconds = 0.2});
-    exchange->write(std::string(30'000'000, 's'));
+    std::string bytes;
+    bytes.resize(30'000'000, 's');
+    exchange->write(bytes);
     EXPECT_EQ(exchange->full(), way == 0);
     if (way == 1) exchange->finish();
     ASSERT_TRUE(gone_.wait(way + 1));
@@ -293,7 +295,8 @@ TEST_P(HttpStream, AReaderThatIsSlowButReadsStays) {
   const auto client = served_.client(get());
   const auto exchange = this->exchange();
   exchange->start({}, {.keep_alive = "", .most_waiting = 1000, .stalled_seconds = 1.0});
-  const std::string body(20'000'000, 's');
+  std::string body;
+  body.resize(20'000'000, 's');
   exchange->write(body);
   exchange->finish();
   EXPECT_EQ(client->read_head().status, 200);

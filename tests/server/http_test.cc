@@ -17,7 +17,6 @@ namespace weft::http_test {
 namespace {
 
 using testing::HasSubstr;
-using testing::Not;
 
 class Http : public testing::TestWithParam<bool> {
  protected:

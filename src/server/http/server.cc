@@ -235,21 +235,28 @@ struct Server::Impl {
     return {};
   }
 
+  // Without a free descriptor an accept fails even when nobody asks to connect: hence the wait before it.
+  asio::awaitable<ErrorCode> accept_one(Acceptor& acceptor) {
+    ErrorCode error;
+    co_await acceptor.async_wait(Acceptor::wait_read, asio::redirect_error(asio::use_awaitable, error));
+    if (error) co_return error;
+    const Strand strand = asio::make_strand(io);
+    Socket socket(strand);
+    co_await acceptor.async_accept(socket, asio::redirect_error(asio::use_awaitable, error));
+    if (error) co_return error;
+    if (const auto failure = guard([&] { begin(strand, std::move(socket)); })) {
+      (void)guard([&] { log::warning("http: a connection was dropped: {}", failure->message); });
+    }
+    co_return ErrorCode();
+  }
+
   asio::awaitable<void> accept(Acceptor& acceptor) {
     asio::steady_timer pause(acceptor.get_executor());
     bool said = false;  // since a connection came
     while (acceptor.is_open()) {
-      const Strand strand = asio::make_strand(io);
-      Socket socket(strand);
-      ErrorCode error;
-      // Without a free descriptor an accept fails even when nobody asks to connect.
-      co_await acceptor.async_wait(Acceptor::wait_read, asio::redirect_error(asio::use_awaitable, error));
-      if (!error) co_await acceptor.async_accept(socket, asio::redirect_error(asio::use_awaitable, error));
+      ErrorCode error = co_await accept_one(acceptor);
       if (!error) {
         said = false;
-        if (const auto failure = guard([&] { begin(strand, std::move(socket)); })) {
-          (void)guard([&] { log::warning("http: a connection was dropped: {}", failure->message); });
-        }
         continue;
       }
       if (error == asio::error::operation_aborted) co_return;
