@@ -1,6 +1,11 @@
 // weft serve as users run it: how it starts and ends, and what becomes of it when a stage dies.
+#include <filesystem>
 #include <fstream>
+#include <memory>
 #include <thread>
+
+#include <sys/resource.h>
+#include <sys/stat.h>
 
 #include <gmock/gmock.h>
 
@@ -102,6 +107,48 @@ TEST(ServeProgram, MistakesAreNamedAtTheStart) {
   EXPECT_THAT(run({"--ssl-cert-file", "/nonexistent", "--ssl-key-file", "/nonexistent"}).err, HasSubstr("/nonexistent"));
   EXPECT_EQ(run({"--port", "70000"}).code, 2);
   EXPECT_EQ(run({"--host", "256.1.1.1"}).code, 2);
+}
+
+// Threads of this user: the limit of them counts all.
+int64_t threads_of_this_user() {
+  int64_t threads = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    struct stat info{};
+    if (::stat(entry.path().c_str(), &info) != 0 || info.st_uid != ::geteuid()) continue;
+    std::error_code gone;
+    for (auto task = std::filesystem::directory_iterator(entry.path() / "task", gone);
+         !gone && task != std::filesystem::directory_iterator(); task.increment(gone)) {
+      ++threads;
+    }
+  }
+  return threads;
+}
+
+TEST(ServeProgram, ConnectionsAreNotThreads) {
+  constexpr int64_t kThreads = 32;
+  constexpr int kConnections = 2000;
+  rlimit files{};
+  ::getrlimit(RLIMIT_NOFILE, &files);
+  files.rlim_cur = files.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &files);
+  ASSERT_GT(files.rlim_cur, 2U * kConnections) << "the hard limit of open files is too low";
+  // The limit does not hold for root.
+  const bool root = ::geteuid() == 0;
+  std::vector<std::string> before;
+  if (root) before = {"setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"};
+  before.insert(before.end(), {"prlimit", fmt::format("--nproc={}", kThreads + (root ? 0 : threads_of_this_user()))});
+  Serve serve({}, false, before);
+  std::vector<std::unique_ptr<Client>> connections;
+  for (int i = 0; i < kConnections; ++i) connections.push_back(std::make_unique<Client>(serve.port()));
+  for (int i = 0; i < kConnections; i += 40) {
+    connections[static_cast<size_t>(i)]->send(post("/v1/chat/completions", chat(R"(, "stream": true, "max_tokens": 5)")));
+  }
+  for (int i = 0; i < kConnections; i += 40) {
+    EXPECT_EQ(connections[static_cast<size_t>(i)]->read_answer().status, 200) << i;
+  }
+  EXPECT_EQ(health(serve), 200);
+  connections.clear();
+  EXPECT_EQ(serve.end(), 0);
 }
 
 // Processes whose parent is `parent`, which are stages.

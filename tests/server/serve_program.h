@@ -13,9 +13,9 @@ namespace weft::server_test {
 // `weft serve` with k3-mini, ready.
 class Serve {
  public:
-  // `loud`: with a line for each request.
-  explicit Serve(const std::vector<std::string>& more = {}, bool loud = false)
-      : process_(words(more, loud), {{err_.writer(), 2}}) {
+  // `loud`: with a line for each request. `before`: a program that starts it, with its arguments.
+  explicit Serve(const std::vector<std::string>& more = {}, bool loud = false, std::vector<std::string> before = {})
+      : process_(words(more, loud, std::move(before)), {{err_.writer(), 2}}) {
     err_.close_writer();
     for (std::string line; !line.starts_with("ready:");) {
       line = next_line();
@@ -38,8 +38,8 @@ class Serve {
   }
 
  private:
-  static std::vector<std::string> words(const std::vector<std::string>& more, bool loud) {
-    std::vector<std::string> made = {WEFT_PROGRAM, "serve", "-m", app_test::mini_dir(), "--port", "0"};
+  static std::vector<std::string> words(const std::vector<std::string>& more, bool loud, std::vector<std::string> made) {
+    made.insert(made.end(), {WEFT_PROGRAM, "serve", "-m", app_test::mini_dir(), "--port", "0"});
     if (!loud) made.push_back("--quiet");
     made.insert(made.end(), more.begin(), more.end());
     return made;
