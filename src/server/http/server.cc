@@ -241,10 +241,9 @@ struct Server::Impl {
     co_await acceptor.async_wait(Acceptor::wait_read, asio::redirect_error(asio::use_awaitable, error));
     if (error) co_return error;
     const Strand strand = asio::make_strand(io);
-    Socket socket(strand);
-    co_await acceptor.async_accept(socket, asio::redirect_error(asio::use_awaitable, error));
+    Socket socket = co_await acceptor.async_accept(strand, asio::redirect_error(asio::use_awaitable, error));
     if (error) co_return error;
-    if (const auto failure = guard([&] { begin(strand, std::move(socket)); })) {
+    if (const auto failure = guard([&] { begin(strand, socket); })) {
       (void)guard([&] { log::warning("http: a connection was dropped: {}", failure->message); });
     }
     co_return ErrorCode();
@@ -273,7 +272,7 @@ struct Server::Impl {
     }
   }
 
-  void begin(const Strand& strand, Socket socket) {
+  void begin(const Strand& strand, Socket& socket) {
     ErrorCode error;
     (void)socket.set_option(tcp::no_delay(true), error);
     const tcp::endpoint peer = socket.remote_endpoint(error);
