@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
@@ -86,7 +88,13 @@ int64_t run(const Flags& flags, const std::string& command) {
     fmt::print("{:.0f} s: server {:.1f} MB\n", seconds, trend.last / 1e6);
     std::fflush(stdout);
   };
+  const std::vector<int> processes = server.processes();
+  const std::vector<int> self = {static_cast<int>(::getpid())};
+  const double server_before = processor_seconds(processes);
+  const double clients_before = processor_seconds(self);
   LoadResult result = run_load(server.port(), asks, options);
+  const double server_used = processor_seconds(processes) - server_before;
+  const double clients_used = processor_seconds(self) - clients_before;
   for (const std::string& fault : before.texts()) result.faults.add(fault);
   const bool idle = wait_until_idle(server.port(), 90);
   if (!idle) result.faults.add("requests or connections are left:\n" + get_page(server.port(), "/metrics"));
@@ -107,6 +115,8 @@ int64_t run(const Flags& flags, const std::string& command) {
   record.figures.push_back(times("between tokens", result.between_texts_ms));
   record.figures.push_back(one("generated", "tokens/s", counted("weft_generation_tokens_total") / result.seconds));
   record.figures.push_back(one("prompts", "tokens/s", counted("weft_prompt_tokens_total") / result.seconds));
+  record.figures.push_back(one("processor time of the server", "cores", server_used / result.seconds));
+  record.figures.push_back(one("processor time of the clients", "cores", clients_used / result.seconds));
   const size_t warm_up = memory.looks() / 5;
   for (size_t i = 0; i < memory.processes(); ++i) {
     const std::string name = i == 0 ? "memory of the server" : fmt::format("memory of stage process {}", i);

@@ -117,6 +117,23 @@ int LoadServer::end() {
   return process_->wait();
 }
 
+double processor_seconds(const std::vector<int>& processes) {
+  double ticks = 0;
+  for (const int process : processes) {
+    std::ifstream file(fmt::format("/proc/{}/stat", process));
+    std::string text;
+    std::getline(file, text);
+    std::istringstream fields(text.substr(std::min(text.rfind(')') + 1, text.size())));
+    std::string field;
+    // Behind the name: 11 fields, then the time in the program and in the system.
+    for (int i = 0; i < 11; ++i) fields >> field;
+    double in_program = 0;
+    double in_system = 0;
+    if (fields >> in_program >> in_system) ticks += in_program + in_system;
+  }
+  return ticks / static_cast<double>(::sysconf(_SC_CLK_TCK));
+}
+
 void MemoryWatch::look() {
   for (size_t i = 0; i < processes_.size(); ++i) bytes_[i].push_back(resident_bytes(processes_[i]));
 }

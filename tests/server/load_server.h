@@ -43,6 +43,9 @@ class LoadServer {
   std::thread reader_;
 };
 
+// Seconds of processor time that these processes have used.
+[[nodiscard]] double processor_seconds(const std::vector<int>& processes);
+
 // Resident bytes of processes over time.
 class MemoryWatch {
  public:
