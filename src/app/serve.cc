@@ -103,9 +103,23 @@ std::string default_name(const std::string& dir) {
   return path.filename().empty() ? "model" : path.filename().string();
 }
 
+// What a client wrote is on one line, and no longer than a line should be.
+std::string on_one_line(std::string_view text) {
+  constexpr size_t kLongest = 200;
+  std::string made;
+  for (const char c : text.substr(0, kLongest)) {
+    if (c == '\n') {
+      made += "\\x0a";
+    } else {
+      made += c;
+    }
+  }
+  return text.size() > kLongest ? made + "..." : made;
+}
+
 void log_request(const http::Finished& request) {
-  write_note(fmt::format("{} {} {} {} in {:.3f} s{}{}", request.peer, request.method, request.path, request.status,
-                         request.seconds, request.note.empty() ? "" : ", ", request.note));
+  write_note(fmt::format("{} {} {} {} in {:.3f} s{}{}", request.peer, on_one_line(request.method), on_one_line(request.path),
+                         request.status, request.seconds, request.note.empty() ? "" : ", ", on_one_line(request.note)));
 }
 
 // What this process can read from memory: the limit of decoding.
@@ -125,6 +139,7 @@ EngineOptions engine_options(const Flags& flags, const Model& model) {
 }
 
 ExitCode serve(const Flags& flags) {
+  static_cast<void>(flags.sampling.choice.resolve());  // a value out of range is said now, not with each request
   ServerMetrics metrics;
   api::RouterOptions router_options;
   router_options.keys = read_keys(flags);

@@ -74,6 +74,7 @@ class Engine {
   [[nodiscard]] const std::optional<Failure>& broken() const { return broken_; }
   [[nodiscard]] bool idle() const { return queue_.empty() && running_.empty(); }
   [[nodiscard]] bool queue_full() const { return static_cast<int64_t>(queue_.size()) >= options_.max_queue; }
+  [[nodiscard]] int64_t max_queue() const { return options_.max_queue; }
   [[nodiscard]] int64_t queued() const { return static_cast<int64_t>(queue_.size()); }
   [[nodiscard]] int64_t running() const { return static_cast<int64_t>(running_.size()); }
   // Most tokens of a sequence: max_context, or what state_memory holds.

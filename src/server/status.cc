@@ -4,6 +4,7 @@
 
 #include "base/guard.h"
 #include "engine/process_memory.h"
+#include "server/api/api_error.h"
 
 namespace weft {
 namespace {
@@ -50,7 +51,10 @@ Json StatusReport::stages() const {
   const Clock::time_point now = Clock::now();
   if (asked_ && seconds_between(*asked_, now) < kStagesSeconds) return stages_;
   const std::optional<Failure> failure = guard([&] { stages_ = options_.stages(); });
-  if (failure) stages_ = Json{{"error", failure->message}};
+  if (failure) {
+    // The last that is known of each, and that it is not of now.
+    for (Json& stage : stages_) stage["state"] = "does not answer";
+  }
   asked_ = Clock::now();
   return stages_;
 }
@@ -62,7 +66,7 @@ Json StatusReport::json() const {
   const auto token_bytes = static_cast<double>(model_.executor().bytes_per_token().value);
   Json made;
   made["state"] = trouble ? "failing" : "ok";
-  made["reason"] = trouble ? Json(trouble->message) : Json(nullptr);
+  made["reason"] = trouble ? Json(api::error_of(*trouble).message) : Json(nullptr);
   made["model"] = options_.name;
   made["build"] = options_.build;
   made["profile"] = to_string(model_.profile());

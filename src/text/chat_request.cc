@@ -6,6 +6,7 @@
 #include <span>
 
 #include "base/error.h"
+#include "base/utf8.h"
 
 namespace weft {
 namespace {
@@ -31,22 +32,32 @@ using Kind = JsonValue::Kind;
 // Fields that nothing reads, by name, with how often each was met.
 class IgnoredFields {
  public:
-  void add(std::string name) {
+  void add(const std::string& name) {
     const auto at = std::ranges::find(counts_, name, &std::pair<std::string, int64_t>::first);
-    if (at == counts_.end()) {
-      counts_.emplace_back(std::move(name), 1);
-    } else {
+    if (at != counts_.end()) {
       ++at->second;
+    } else if (counts_.size() < kMostNamed) {
+      counts_.emplace_back(name, 1);
+    } else {
+      ++others_;
     }
   }
   void write(std::vector<std::string>& notes) const {
     for (const auto& [name, count] : counts_)
-      notes.push_back(
-          fmt::format("'{}' is not a known field and was ignored{}", name, count > 1 ? fmt::format(" ({} times)", count) : ""));
+      notes.push_back(fmt::format("'{}' is not a known field and was ignored{}", shortened(name),
+                                  count > 1 ? fmt::format(" ({} times)", count) : ""));
+    if (others_ > 0) notes.push_back(fmt::format("further unknown fields were ignored ({} in all)", others_));
   }
 
  private:
+  static constexpr size_t kMostNamed = 16;
+  static std::string shortened(const std::string& name) {
+    constexpr size_t kLongest = 60;
+    return name.size() <= kLongest ? name : to_valid_utf8(std::string_view(name).substr(0, kLongest)) + "...";
+  }
+
   std::vector<std::pair<std::string, int64_t>> counts_;
+  int64_t others_ = 0;
 };
 
 // Clients send back what an answer held, absent things included.

@@ -142,6 +142,38 @@ TEST(Fields, UnknownOnesAndMarksAreIgnored) {
   EXPECT_THAT(found["weft"]["notes"].dump(), HasSubstr("something_new"));
 }
 
+TEST(Fields, ManyUnknownOnesAreCountedAndNotListed) {
+  Scripted scripted(kAnswer);
+  Json body = chat_body("Hi");
+  std::string text = body.dump();
+  text.pop_back();
+  for (int i = 0; i < 50000; ++i) text += fmt::format(",\"k{}\":1", i);
+  const auto recorder = scripted.api.send("POST", "/v1/chat/completions", text + "}");
+  ASSERT_TRUE(recorder->wait_until_over());
+  EXPECT_EQ(recorder->status(), 200);
+  EXPECT_LE(recorder->head().headers.size(), 16U) << "clients bound their number";
+  EXPECT_LE(parse_json(recorder->body(), "answer")["weft"]["notes"].size(), 40U);
+  EXPECT_THAT(recorder->body(), HasSubstr("further unknown fields"));
+}
+
+TEST(Fields, ASchemaThatDoublesIsRefusedAtOnce) {
+  Json definitions;
+  for (int i = 0; i < 30; ++i) {
+    const Json next = i == 29 ? Json{{"type", "integer"}} : Json{{"$ref", fmt::format("#/$defs/d{}", i + 1)}};
+    definitions[fmt::format("d{}", i)] = {{"type", "object"},
+                                          {"properties", {{"a", next}, {"b", next}}},
+                                          {"required", {"a", "b"}},
+                                          {"additionalProperties", false}};
+  }
+  Json body = chat_body("Hi");
+  body["response_format"] = {
+      {"type", "json_schema"},
+      {"json_schema", {{"name", "x"}, {"strict", true}, {"schema", {{"$ref", "#/$defs/d0"}, {"$defs", definitions}}}}}};
+  Scripted scripted(kAnswer);
+  const Json error = scripted.api.json("/v1/chat/completions", body, 400)["error"];
+  EXPECT_THAT(error["message"].get<std::string>(), HasSubstr("shortest value"));
+}
+
 TEST(Fields, TheShapeOfAnAnswer) {
   Scripted scripted(kAnswer);
   const Json found = scripted.api.json("/v1/chat/completions", chat_body("Hi"));

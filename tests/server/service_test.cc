@@ -163,7 +163,7 @@ TEST(Service, WhileLoadingAndWhileDraining) {
 TEST(Service, AFullQueueIs429) {
   EngineOptions options;
   options.max_running = 1;
-  options.max_queue = 1;
+  options.max_queue = 2;
   Api api(engine_test::mini(), options);
   Json body = chat_body("Hello");
   body["stream"] = true;
@@ -173,19 +173,39 @@ TEST(Service, AFullQueueIs429) {
   const auto waiting = api.send("POST", "/v1/chat/completions", body.dump());
   ASSERT_TRUE(waiting->wait_for([](const std::string& text) { return text.find("assistant") != std::string::npos; }))
       << "the first chunk comes while it waits";
+  // Several choices are queued whole or not at all.
+  body["n"] = 2;
   const auto refused = api.send("POST", "/v1/chat/completions", body.dump());
   ASSERT_TRUE(refused->wait_until_over());
   EXPECT_EQ(refused->status(), 429);
   EXPECT_EQ(parse_json(refused->body(), "answer")["error"]["code"], "queue_full");
   EXPECT_EQ(*http::find_header(refused->head().headers, "retry-after"), "1");
-  // Several choices are queued whole or not at all.
   waiting->leave();
   running->leave();
   EXPECT_TRUE(api.idle());
+  // More than the queue could ever hold.
   body["n"] = 4;
   const auto many = api.send("POST", "/v1/chat/completions", body.dump());
   ASSERT_TRUE(many->wait_until_over());
-  EXPECT_EQ(many->status(), 429);
+  EXPECT_EQ(many->status(), 400);
+  EXPECT_EQ(parse_json(many->body(), "answer")["error"]["param"], "n");
+  EXPECT_TRUE(api.idle());
+}
+
+TEST(Service, OneThatWaitsTooLongIsAnError) {
+  EngineOptions options;
+  options.max_running = 1;
+  options.queue_seconds = 0.05;
+  Api api(engine_test::mini(), options);
+  Json body = chat_body("Hello");
+  body["stream"] = true;
+  body["ignore_eos"] = true;
+  const auto running = api.send("POST", "/v1/chat/completions", body.dump());
+  ASSERT_TRUE(running->wait_for([](const std::string& text) { return text.find("reasoning") != std::string::npos; }));
+  const auto waited = api.ask("/v1/chat/completions", chat_body("Hello"));
+  EXPECT_EQ(waited->status(), 503) << waited->body();
+  EXPECT_EQ(parse_json(waited->body(), "answer")["error"]["code"], "timeout");
+  running->leave();
   EXPECT_TRUE(api.idle());
 }
 

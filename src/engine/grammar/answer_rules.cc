@@ -67,7 +67,8 @@ std::optional<AnswerRules> AnswerRules::of(const ChatRequest& request, const std
     fail(ErrorKind::unsupported, "grammar", "tool_choice: wanted a declared function that may be called, found none");
   }
   if (rules.format_.kind == ResponseFormat::Kind::text && !has_tools) return std::nullopt;
-  (void)rules.compile(ParserStart::start, false);
+  // Here, and not where the request is taken: other requests wait there.
+  (void)rules.compile(ParserStart::start, false).tokens_to_end();
   return rules;
 }
 

@@ -3,9 +3,12 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/units.h"
 
 namespace weft::grammar {
 namespace {
+
+constexpr int64_t kLongestShortestBytes = 1 << 18;
 
 constexpr Term kUnset = -1;
 
@@ -335,6 +338,11 @@ std::vector<Symbol> Terms::shortest(Term term) {
 }
 
 void Terms::append_shortest(Term term, std::vector<Symbol>& out) {
+  // A few definitions that refer to each other twice describe a text that doubles with each.
+  if (std::ssize(out) > kLongestShortestBytes) {
+    fail(ErrorKind::unsupported, "grammar", "wanted a schema whose shortest value has at most {} bytes, found a longer one",
+         with_commas(kLongestShortestBytes));
+  }
   const Node found = node(term);
   switch (found.kind) {
     case Kind::nothing:

@@ -72,6 +72,10 @@ LocalCluster::LocalCluster(LocalClusterOptions options) : options_(std::move(opt
 }
 
 void LocalCluster::start(int64_t stage) {
+  starter_.post([this, stage] { fork_worker(stage); }).get();
+}
+
+void LocalCluster::fork_worker(int64_t stage) {
   Process& worker = workers_[static_cast<size_t>(stage)];
   const ClusterNode& node = config_.stage(stage);
   worker.log = folder_ / (node.id + ".log");

@@ -14,6 +14,7 @@
 
 #include <sys/types.h>
 
+#include "base/task_thread.h"
 #include "pipeline/remote/cluster_config.h"
 
 namespace weft {
@@ -47,6 +48,7 @@ class LocalCluster {
   };
 
   void start(int64_t stage);
+  void fork_worker(int64_t stage);  // starter_'s
   [[nodiscard]] bool ended(Process& worker);
 
   LocalClusterOptions options_;
@@ -54,6 +56,8 @@ class LocalCluster {
   std::filesystem::path folder_;
   std::vector<Process> workers_;
   bool reached_ = false;
+  // Forks all workers: the system ends them with the thread that forked them.
+  TaskThread starter_;
 };
 
 }  // namespace weft

@@ -22,12 +22,23 @@ std::string without_place(std::string_view text) {
   return std::string(text.substr(end + 2));
 }
 
+// Stages of this host are reached by sockets in a folder, which is nobody's business.
+std::string without_sockets(std::string text) {
+  constexpr std::string_view kSocket = "unix:";
+  for (size_t at = 0; (at = text.find(kSocket, at)) != std::string::npos;) {
+    const size_t end = std::min(text.find_first_of(" ,;)]'\"", at), text.size());
+    const bool colon = text[end - 1] == ':';
+    text.replace(at, end - at - (colon ? 1 : 0), "this host");
+  }
+  return text;
+}
+
 // "messages[0].role: wanted ..." names its field.
 std::optional<std::string> field_of(std::string_view message) {
   const size_t colon = message.find(": ");
   if (colon == std::string_view::npos || colon == 0) return std::nullopt;
   const std::string_view name = message.substr(0, colon);
-  constexpr std::string_view kOf = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.[]$/-";
+  constexpr std::string_view kOf = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.[]$/#~-";
   if (name.find_first_not_of(kOf) != std::string_view::npos) return std::nullopt;
   return std::string(name);
 }
@@ -83,8 +94,8 @@ ApiError error_of(const Failure& failure) {
     case ErrorKind::unsupported: return bad_request(message, field_of(message));
     // Messages of stages name nodes, which the operator gave names to be told.
     case ErrorKind::stage_lost:
-    case ErrorKind::unreachable: return unavailable(message, to_string(failure.kind));
-    case ErrorKind::stage_timeout: return made(504, "unavailable_error", message, "stage_timeout");
+    case ErrorKind::unreachable: return unavailable(without_sockets(message), to_string(failure.kind));
+    case ErrorKind::stage_timeout: return made(504, "unavailable_error", without_sockets(message), "stage_timeout");
     case ErrorKind::unavailable:
       log::warning("unavailable: {}", failure.message);
       return unavailable("the server cannot do this now", "unavailable");

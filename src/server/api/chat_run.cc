@@ -11,6 +11,7 @@ namespace {
 
 constexpr std::string_view kRoleDelta = R"({"role":"assistant","content":""})";
 constexpr size_t kLongestWarning = 300;  // bytes
+constexpr size_t kMostWarnings = 8;
 
 std::string text_delta(std::string_view field, std::string_view text) {
   std::string made = "{\"";
@@ -46,7 +47,9 @@ std::string header_text(std::string_view text) {
 }  // namespace
 
 void add_warnings(http::Response& response, const std::vector<std::string>& notes) {
-  for (const std::string& note : notes) response.headers.push_back({"X-Weft-Warning", header_text(note)});
+  // Clients bound the number of headers; all notes are in the body.
+  for (size_t i = 0; i < std::min(notes.size(), kMostWarnings); ++i)
+    response.headers.push_back({"X-Weft-Warning", header_text(notes[i])});
 }
 
 http::Response event_stream_head(const std::vector<std::string>& notes) {

@@ -85,6 +85,10 @@ void Run::cancelled() { failed(unavailable("the request was cancelled", "cancell
 void Run::submit(Engine& engine, std::vector<Choice> choices) {
   if (over_) return;
   reports_.resize(choices.size());
+  if (std::ssize(choices) > engine.max_queue()) {
+    return fail_with(
+        bad_request(fmt::format("n: wanted at most {} answers at once, found {}", engine.max_queue(), choices.size()), "n"));
+  }
   const std::optional<Failure> failure = guard([&] {
     for (size_t i = 0; i < choices.size(); ++i) {
       auto sink = std::make_shared<Sink>(shared_from_this(), static_cast<int64_t>(i), std::move(choices[i].turn));
@@ -128,6 +132,11 @@ void Run::pass_end(int64_t choice, const RequestReport& report) {
     // Nobody else but a client that left cancels single requests, so this is the end of the engine.
     fail_with(report.failure ? error_of(*report.failure) : unavailable("the server is shutting down", "draining"));
     // The engine is in the middle of something.
+    service_.engine().between_steps([self = shared_from_this()](Engine& engine) { self->cancel_others(engine); });
+    return;
+  }
+  if (report.end == RequestEnd::timeout && report.generated_tokens == 0) {
+    fail_with(unavailable(fmt::format("the request waited for {:.1f} s and is not answered", report.queue_seconds), "timeout"));
     service_.engine().between_steps([self = shared_from_this()](Engine& engine) { self->cancel_others(engine); });
     return;
   }

@@ -45,7 +45,8 @@ std::string Service::asked_model(const JsonValue& root) const {
   if (!name) throw bad_request("model: wanted the name of a model, found nothing", "model");
   if (!serves(*name)) {
     ApiError error =
-        not_found(fmt::format("model: wanted {}, found '{}'", fmt::join(options_.names, " or "), *name), "model_not_found");
+        not_found(fmt::format("model: wanted {}, found {}", fmt::join(options_.names, " or "), shown(fields.get("model"))),
+                  "model_not_found");
     error.param = "model";
     throw error;
   }
