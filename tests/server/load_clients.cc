@@ -446,7 +446,7 @@ class Load {
     }
     check_beginning(session);
     close(session);
-    finish(session, plan.outcome);
+    finish(session, session.left ? plan.outcome : "let go by the server");
   }
 
   void answered(Session& session) {
