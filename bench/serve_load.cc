@@ -4,6 +4,7 @@
 //     weft_serve_load --clients 200 --seconds 300 --out bench/results/serve_load_200.json
 //     weft_serve_load --clients 20 --seconds 1800 --stages 3 --out bench/results/serve_load_3_stages.json
 #include <algorithm>
+#include <csignal>
 #include <cstdio>
 #include <exception>
 #include <fstream>
@@ -36,6 +37,7 @@ struct Flags {
 };
 
 constexpr double kMostGrowth = 0.05;
+volatile std::sig_atomic_t interrupted = 0;  // Ctrl-C: no further requests, then the record of what there was
 
 double at_share(std::vector<double>& sorted, double share) {
   if (sorted.empty()) return 0;
@@ -63,6 +65,15 @@ std::vector<std::string> server_arguments(const Flags& flags) {
   return arguments;
 }
 
+void print_progress(const LoadResult& so_far, const MemoryWatch& memory) {
+  int64_t requests = 0;
+  for (const auto& [name, count] : so_far.outcomes) requests += count;
+  fmt::print("{:.0f} s: {} requests, {} faults, MB", so_far.seconds, requests, so_far.faults.count());
+  for (size_t i = 0; i < memory.processes(); ++i) fmt::print(" {:.1f}", memory.trend(i, memory.looks() - 16).last / 1e6);
+  fmt::print("\n");
+  std::fflush(stdout);
+}
+
 // The number of faults.
 int64_t run(const Flags& flags, const std::string& command) {
   LoadServer server(flags.program, server_arguments(flags));
@@ -81,12 +92,10 @@ int64_t run(const Flags& flags, const std::string& command) {
   options.seed = flags.seed;
   options.patience_seconds = 300;
   options.long_stall_seconds = 75;
-  options.each_second = [&](double seconds) {
+  options.each_second = [&](const LoadResult& so_far) {
     memory.look();
-    if (memory.looks() % 30 != 0) return;
-    const MemoryWatch::Trend trend = memory.trend(0, memory.looks() - std::min<size_t>(memory.looks(), 8));
-    fmt::print("{:.0f} s: server {:.1f} MB\n", seconds, trend.last / 1e6);
-    std::fflush(stdout);
+    if (memory.looks() % 30 == 0) print_progress(so_far, memory);
+    return interrupted == 0;
   };
   const std::vector<int> processes = server.processes();
   const std::vector<int> self = {static_cast<int>(::getpid())};
@@ -117,6 +126,7 @@ int64_t run(const Flags& flags, const std::string& command) {
   record.figures.push_back(one("prompts", "tokens/s", counted("weft_prompt_tokens_total") / result.seconds));
   record.figures.push_back(one("processor time of the server", "cores", server_used / result.seconds));
   record.figures.push_back(one("processor time of the clients", "cores", clients_used / result.seconds));
+  record.figures.push_back(one("gave their memory to others", "requests", counted("weft_preemptions_total")));
   const size_t warm_up = memory.looks() / 5;
   for (size_t i = 0; i < memory.processes(); ++i) {
     const std::string name = i == 0 ? "memory of the server" : fmt::format("memory of stage process {}", i);
@@ -133,6 +143,7 @@ int64_t run(const Flags& flags, const std::string& command) {
       "a choice to the next; of clients that read at full speed",
       "memory: resident bytes, medians of the first and the last quarter behind a warm-up of a fifth of the time",
       fmt::format("the server: weft serve {}", fmt::join(server_arguments(flags), " "))};
+  if (interrupted != 0) record.notes.push_back(fmt::format("ended before the {} seconds were over", flags.seconds));
   for (std::string& note : record.notes) {
     for (size_t at = note.find(WEFT_BENCH_SOURCE "/"); at != std::string::npos; at = note.find(WEFT_BENCH_SOURCE "/"))
       note.erase(at, std::string_view(WEFT_BENCH_SOURCE "/").size());
@@ -165,6 +176,7 @@ int main_of(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
   std::string command = "weft_serve_load";
   for (int i = 1; i < argc; ++i) command += std::string(" ") + argv[i];
+  (void)std::signal(SIGINT, [](int) { interrupted = 1; });
   return run(flags, command) == 0 ? 0 : 1;
 }
 

@@ -215,7 +215,8 @@ class Load {
     Clock::time_point tick = begin;
     for (;;) {
       now_ = Clock::now();
-      ending_ = seconds_of(now_ - begin) >= options_.seconds;
+      result_.seconds = seconds_of(now_ - begin);
+      ending_ = ending_ || result_.seconds >= options_.seconds;
       if (now_ >= tick) {
         tick = now_ + kTick;
         bool open = false;
@@ -224,9 +225,9 @@ class Load {
           open = open || session->plan.has_value();
         }
         if (ending_ && !open) break;
-        if (options_.each_second && static_cast<int64_t>(seconds_of(now_ - begin)) > second) {
-          second = static_cast<int64_t>(seconds_of(now_ - begin));
-          options_.each_second(seconds_of(now_ - begin));
+        if (options_.each_second && static_cast<int64_t>(result_.seconds) > second) {
+          second = static_cast<int64_t>(result_.seconds);
+          if (!options_.each_second(result_)) ending_ = true;
         }
       }
       std::array<epoll_event, 64> events{};
@@ -234,7 +235,6 @@ class Load {
       now_ = Clock::now();
       for (int i = 0; i < found; ++i) go_on(*static_cast<Session*>(events[static_cast<size_t>(i)].data.ptr));
     }
-    result_.seconds = seconds_of(now_ - begin);
     return std::move(result_);
   }
 
@@ -446,7 +446,7 @@ class Load {
     }
     check_beginning(session);
     close(session);
-    finish(session, plan.outcome);
+    finish(session, session.left ? plan.outcome : "let go by the server");
   }
 
   void answered(Session& session) {

@@ -46,16 +46,6 @@ class Faults {
 // still remembers) is a fault, as is one that differs from that of the ask before it where it should not.
 void ask_references(uint16_t port, std::vector<Ask>& asks, Faults& faults);
 
-struct LoadOptions {
-  int clients = 40;
-  double seconds = 15.0;          // in which requests begin; those that are under way then go on to their ends
-  double patience_seconds = 120;  // for one request; longer is a fault
-  double long_stall_seconds = 0;  // of clients that read nothing until the server lets go of them; 0: there are none
-  int64_t body_limit = 1 << 20;   // of the server
-  uint64_t seed = 1;
-  std::function<void(double seconds)> each_second;  // called in between; may be null
-};
-
 struct LoadResult {
   // "answered", "cancelled", "left", ... and the statuses of requests that were refused.
   std::map<std::string, int64_t> outcomes;
@@ -65,6 +55,17 @@ struct LoadResult {
   int64_t texts = 0;   // events that brought text, of all clients
   double seconds = 0;  // up to the end of the last request
   Faults faults;
+};
+
+struct LoadOptions {
+  int clients = 40;
+  double seconds = 15.0;          // in which requests begin; those that are under way then go on to their ends
+  double patience_seconds = 120;  // for one request; longer is a fault
+  double long_stall_seconds = 0;  // of clients that read nothing until the server lets go of them; 0: there are none
+  int64_t body_limit = 1 << 20;   // of the server
+  uint64_t seed = 1;
+  // Called once a second with what has come of it so far; may be null. False: no further requests begin.
+  std::function<bool(const LoadResult& so_far)> each_second;
 };
 
 [[nodiscard]] LoadResult run_load(uint16_t port, const std::vector<Ask>& asks, const LoadOptions& options);
