@@ -1,4 +1,5 @@
 // weft serve as users run it: how it starts and ends, and what becomes of it when a stage dies.
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -154,11 +155,14 @@ TEST(ServeProgram, ConnectionsAreNotThreads) {
   EXPECT_EQ(serve.end(), 0);
 }
 
-// Processes whose parent is `parent`, which are stages.
+// The stages of a server, which are children of one of its threads, in the order of their start.
 std::vector<pid_t> stages_of(pid_t parent) {
-  std::ifstream file(fmt::format("/proc/{0}/task/{0}/children", parent));
   std::vector<pid_t> made;
-  for (pid_t pid = 0; file >> pid;) made.push_back(pid);
+  for (const auto& task : std::filesystem::directory_iterator(fmt::format("/proc/{}/task", parent))) {
+    std::ifstream file(task.path() / "children");
+    for (pid_t pid = 0; file >> pid;) made.push_back(pid);
+  }
+  std::ranges::sort(made);
   return made;
 }
 

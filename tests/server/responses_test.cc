@@ -345,7 +345,7 @@ TEST(Responses, ErrorsNameFieldsOfThisApi) {
   expect_error(served, with(good, "text", {{"format", {{"type", "xml"}}}}), "text.format.type", "'xml'");
   expect_error(served, with(good, "text", {{"format", {{"type", "json_schema"}}}}), "text.format.schema", "found nothing");
   expect_error(served, with(good, "text", Json::parse(R"({"format": {"type": "json_schema", "schema": {"type": "bogus"}}})")),
-               "text.format.schema", "text.format.schema#/type: wanted the name of a type");
+               "text.format.schema#/type", "text.format.schema#/type: wanted the name of a type");
   expect_error(served, with(good, "reasoning", {{"effort", "huge"}}), "reasoning.effort", "'huge'");
   expect_error(served, with(good, "max_output_tokens", 0), "max_output_tokens", "max_output_tokens: wanted an integer");
   expect_error(served, with(good, "top_logprobs", 21), "top_logprobs", "found 21");
