@@ -38,11 +38,11 @@ TEST(StopStrings, TheCutDoesNotMatter) {
       {{"END"}, "one EN two END three", {"one EN two ", "END"}},
       {{"END"}, "ENENDX", {"EN", "END"}},
       {{"aab"}, "aaaab", {"aa", "aab"}},
-      {{"abc", "bc"}, "xabc", {"x", "abc"}},          // complete together: the longest
-      {{"abcd", "bc"}, "xabcd", {"xa", "bc"}},        // complete first
+      {{"abc", "bc"}, "xabc", {"x", "abc"}},    // complete together: the longest
+      {{"abcd", "bc"}, "xabcd", {"xa", "bc"}},  // complete first
       {{"\n\n"}, "a\nb\n\nc", {"a\nb", "\n\n"}},
       {{"ü"}, "f\xC3\xBCr", {"f", "\xC3\xBC"}},
-      {{"stop"}, "sto", {"sto", std::nullopt}},        // held back until the end
+      {{"stop"}, "sto", {"sto", std::nullopt}},  // held back until the end
       {{"abab"}, "abaabab", {"aba", "abab"}},
       {{}, "anything", {"anything", std::nullopt}},
   };
