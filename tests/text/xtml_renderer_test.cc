@@ -181,10 +181,11 @@ TEST(XtmlRenderer, ThinkingControl) {
   EXPECT_THAT(parse_chat_request(R"({"messages": [{"role": "user"}], "reasoning_effort": "medium"})").notes,
               ElementsAre("reasoning_effort 'medium' is rendered as 'high'"));
   EXPECT_THAT(parse_chat_request(R"({"messages": [{"role": "user"}], "reasoning_effort": "high"})").notes, IsEmpty());
-  EXPECT_THAT(parse_chat_request(R"({"messages": [{"role": "user"}], "tools": [{"name": "f"}], "tool_choice":
-                                     {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [{"name": "f"}]}}})")
-                  .notes,
-              ElementsAre(HasSubstr("tool_choice.allowed_tools.tools' is not carried out")));
+  const ChatRequest allowed = parse_chat_request(R"({"messages": [{"role": "user"}], "tools": [{"name": "f"}, {"name": "g"}],
+      "tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [{"name": "f"}]}}})");
+  EXPECT_TRUE(allowed.notes.empty());
+  EXPECT_EQ(allowed.tool_choice.kind, ToolChoice::Kind::required);
+  EXPECT_EQ(allowed.tool_choice.allowed, std::vector<std::string>{"f"});
 }
 
 TEST(XtmlRenderer, ToolResultsKeepTheirPlaces) {
