@@ -48,7 +48,7 @@ std::string Service::asked_model(const JsonValue& root) const {
         not_found(fmt::format("model: wanted {}, found {}", fmt::join(options_.names, " or "), shown(fields.get("model"))),
                   "model_not_found");
     error.param = "model";
-    throw error;
+    throw ApiError(std::move(error));
   }
   return *name;
 }
