@@ -48,8 +48,8 @@ struct ServerMetrics::Impl {
   prometheus::Gauge& gauge(const char* name, const char* help) {
     return prometheus::BuildGauge().Name(name).Help(help).Register(registry).Add({});
   }
-  prometheus::Histogram& histogram(const char* name, const char* help, Buckets buckets) {
-    return prometheus::BuildHistogram().Name(name).Help(help).Register(registry).Add({}, std::move(buckets));
+  prometheus::Histogram& histogram(const char* name, const char* help, const Buckets& buckets) {
+    return prometheus::BuildHistogram().Name(name).Help(help).Register(registry).Add({}, buckets);
   }
 };
 

@@ -14,7 +14,6 @@ using ::testing::ThrowsMessage;
 struct Shown {
   std::string text;
   std::optional<std::string> matched;
-  friend bool operator==(const Shown&, const Shown&) = default;
 };
 
 Shown feed(const std::vector<std::string>& stops, std::string_view text, size_t piece) {

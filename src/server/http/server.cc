@@ -278,8 +278,11 @@ struct Server::Impl {
     const tcp::endpoint peer = socket.remote_endpoint(error);
     if (error) return;  // it has left already
     std::unique_ptr<ByteStream> stream;
-    if (tls != nullptr) stream = std::make_unique<TlsStream>(std::move(socket), *tls);
-    if (tls == nullptr) stream = std::make_unique<TcpStream>(std::move(socket));
+    if (tls != nullptr) {
+      stream = std::make_unique<TlsStream>(std::move(socket), *tls);
+    } else {
+      stream = std::make_unique<TcpStream>(std::move(socket));
+    }
     serve(strand, std::move(stream), peer_text(peer), hub);
   }
 
