@@ -21,7 +21,6 @@ namespace {
 
 using namespace remote_test;
 using namespace testing_support;
-using testing::AllOf;
 using testing::HasSubstr;
 
 ClusterSetup setup_of(SampleAt where, ops::Profile profile = ops::Profile::exact) {

@@ -404,7 +404,7 @@ TEST(Completions, SeveralPromptsGiveSeveralChoices) {
         EXPECT_EQ(logprobs["top_logprobs"][i].size(), 2U);
       }
     }
-    EXPECT_EQ(text, choice["text"]);
+    EXPECT_EQ(choice["text"], text);
   }
   // What is scored in the prompt is what is drawn there: the same text as a prompt gives the same numbers.
   const std::string whole = found["choices"][0]["text"];
@@ -436,7 +436,7 @@ TEST(Completions, StreamsAreTheWholeInPieces) {
       finishes += choice["finish_reason"].is_null() ? 0 : 1;
     }
   }
-  EXPECT_EQ(text, whole["choices"][0]["text"]);
+  EXPECT_EQ(whole["choices"][0]["text"], text);
   EXPECT_EQ(finishes, 1);
   EXPECT_EQ(last["usage"]["completion_tokens"], whole["usage"]["completion_tokens"]);
 }
