@@ -83,8 +83,7 @@ class Api {
  public:
   // Of a model that is somebody else's.
   explicit Api(const Model& model, EngineOptions options = {}, api::ServiceOptions service_options = {},
-               api::RouterOptions router_options = {})
-      : model_(model) {
+               const api::RouterOptions& router_options = {}) {
     if (options.max_context == 0) options.max_context = model.max_context();
     if (options.state_memory.value == 0) options.state_memory = ByteCount(256 << 20);
     if (service_options.names.empty()) service_options.names = {"test-model"};
@@ -144,10 +143,6 @@ class Api {
     return false;
   }
 
- private:
-  const Model& model_;
-
- public:
   ServerMetrics metrics;
   std::unique_ptr<EngineThread> engine;
   std::unique_ptr<api::Service> service;

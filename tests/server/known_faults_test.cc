@@ -202,7 +202,8 @@ TEST(KnownFaults, F09ArgumentsAreStreamedAsTheyCome) {
       if (!choice["delta"].contains("tool_calls")) continue;
       const Json& call = choice["delta"]["tool_calls"][0];
       if (deltas == 0)
-        named_first = call.contains("id") && call["function"]["name"] == "write" && call["function"]["arguments"] == "";
+        named_first = call.contains("id") && call["function"]["name"] == "write" &&
+                      call["function"]["arguments"].get<std::string>().empty();
       ++deltas;
     }
   }

@@ -59,13 +59,14 @@ class Recorder final : public http::Exchange {
     return gone_;
   }
   void on_gone(std::function<void()> call) override {
-    bool now = false;
     {
       const std::lock_guard lock(mutex_);
-      now = gone_;
-      if (!now) on_gone_ = std::move(call);
+      if (!gone_) {
+        on_gone_ = std::move(call);
+        return;
+      }
     }
-    if (now) call();
+    call();
   }
   void on_room(std::function<void()> call) override {
     const std::lock_guard lock(mutex_);
