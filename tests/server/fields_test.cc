@@ -7,7 +7,6 @@ namespace weft::server_test {
 namespace {
 
 using ::testing::HasSubstr;
-using ::testing::Not;
 
 const std::string kAnswer =
     "Hm.<|close|>think<|sep|><|open|>response<|sep|>one two three<|close|>response<|sep|><|close|>message<|sep|><|end_of_msg|>";
