@@ -1,6 +1,7 @@
 // Plans over cluster files, and the files of examples/distributed (rulings R2 and R9, distributed.md 2.3, 2.4, D3).
 #include "pipeline/remote/cluster_plan.h"
 
+#include <set>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "model/model_config.h"
 #include "pipeline/remote/grpc_transport.h"
 
+#include "remote/live_cluster.h"
 #include "support/models.h"
 
 namespace weft {
@@ -171,6 +173,23 @@ TEST(Examples, AllAreRead) {
     EXPECT_THAT(read_text_file(kExamples / "README.md"), HasSubstr("](" + entry.path().filename().string() + ")"));
   }
   EXPECT_EQ(files, 3);
+}
+
+TEST(RemoteLoader, ARunSplitsAsThePlanOfItsFileDoes) {
+  const remote_test::LiveCluster cluster(2);
+  const Checkpoint headers(testing_support::k3_mini());
+  std::set<int64_t> cuts;
+  for (const char* balance : {"memory", "compute", "latency"}) {
+    RemoteModelOptions options = cluster.model_options();
+    options.cluster.balance = balance;
+    const Plan planned = make_plan(plan_model(headers), cluster_plan_options(options.cluster, headers.config().max_context));
+    const LoadedExecutor loaded = load_remote_executor(options);
+    ASSERT_EQ(loaded.stages.size(), planned.stages.size());
+    for (size_t s = 0; s < loaded.stages.size(); ++s)
+      EXPECT_EQ(loaded.stages[s].begin, planned.stages[s].layers.begin) << balance;
+    cuts.insert(planned.stages[1].layers.begin.value);
+  }
+  EXPECT_GT(cuts.size(), 1U) << "the rules give one split here: nothing was compared";
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "formats/shard_index.h"
 #include "model/checkpoint.h"
 #include "pipeline/plan.h"
+#include "pipeline/remote/cluster_plan.h"
 #include "pipeline/remote/grpc_transport.h"
 #include "pipeline/remote/remote_executor.h"
 
@@ -67,13 +68,10 @@ LoadedExecutor load_remote_executor(RemoteModelOptions options) {
       check_activation(plan.profile);
       return plan;
     }
-    PlanOptions wanted;
-    wanted.stages = options.cluster.stages;
-    if (options.cluster.layers) wanted.layers = *options.cluster.layers;
+    // As `weft plan` splits by the same file, over the memory that the nodes have.
+    PlanOptions wanted = cluster_plan_options(options.cluster, loaded.max_context);
     wanted.node_memory = memory;
-    wanted.reserve_fraction = options.cluster.reserve_fraction;
-    wanted.sequences = options.cluster.kv_sequences;
-    wanted.tokens = TokenCount(std::min(options.cluster.kv_tokens, loaded.max_context));
+    wanted.warnings.clear();
     wanted.prefill_chunk = options.model.prefill_chunk;
     wanted.profile = options.model.profile;
     Plan plan = make_plan(model, wanted);
