@@ -77,12 +77,6 @@ EngineThread::Figures EngineThread::figures() const {
   return figures_;
 }
 
-std::optional<double> EngineThread::step_seconds() const {
-  const std::lock_guard lock(mutex_);
-  if (!step_began_) return std::nullopt;
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - *step_began_).count();
-}
-
 void EngineThread::work() {
   bool busy = false;
   for (;;) {
@@ -96,14 +90,9 @@ void EngineThread::work() {
       tasks.swap(tasks_);
     }
     for (const auto& task : tasks) static_cast<void>(guard(task));
-    {
-      const std::lock_guard lock(mutex_);
-      step_began_ = std::chrono::steady_clock::now();
-    }
     busy = engine_.step();
     {
       const std::lock_guard lock(mutex_);
-      step_began_.reset();
       broken_ = engine_.broken();
       figures_ = {engine_.running(), engine_.queued(), engine_.state_share()};
     }

@@ -6,7 +6,6 @@
 //     while (std::optional<ops::Sampled> token = stream->next()) ...   // then stream->report()
 #pragma once
 
-#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -49,8 +48,6 @@ class EngineThread {
   [[nodiscard]] int64_t context_limit() const { return context_limit_; }  // Engine::context_limit()
   // Why no request can be answered now: the engine broke, or its executor says so.
   [[nodiscard]] std::optional<Failure> trouble() const;
-  // How long the step that the engine is in has taken so far; nothing between steps. The health of a server looks at it.
-  [[nodiscard]] std::optional<double> step_seconds() const;
 
  private:
   bool post(std::function<void()> task);  // false: the thread has stopped
@@ -66,7 +63,6 @@ class EngineThread {
   bool stopping_ = false;                    // guarded by mutex_
   Figures figures_;                          // guarded by mutex_
   std::optional<Failure> broken_;            // guarded by mutex_
-  std::optional<std::chrono::steady_clock::time_point> step_began_;  // guarded by mutex_
   std::thread thread_;
 };
 

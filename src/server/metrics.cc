@@ -75,7 +75,6 @@ void ServerMetrics::count_answer(const RequestReport& report) {
   impl_->ends.Add({{"end", name()}}).Increment();
   impl_->prompt.Increment(static_cast<double>(report.prompt_tokens));
   impl_->reused.Increment(static_cast<double>(report.reused_tokens));
-  impl_->generated.Increment(static_cast<double>(report.generated_tokens));
   impl_->preemptions.Increment(static_cast<double>(report.preemptions));
 }
 
@@ -90,8 +89,12 @@ void ServerMetrics::count_recoveries(const ParserCounters& counters) {
   add("dropped_tail", counters.dropped_tail_bytes > 0 ? 1 : 0);
 }
 
-void ServerMetrics::observe_first_token(double seconds) { impl_->first.Observe(seconds); }
-void ServerMetrics::observe_between_tokens(double seconds) { impl_->between.Observe(seconds); }
+void ServerMetrics::count_token(double seconds, bool first) {
+  impl_->generated.Increment();
+  (first ? impl_->first : impl_->between).Observe(seconds);
+}
+
+int64_t ServerMetrics::generated_so_far() const { return static_cast<int64_t>(impl_->generated.Value()); }
 
 std::string ServerMetrics::text(const LoadFigures& load) const {
   impl_->running.Set(static_cast<double>(load.running));

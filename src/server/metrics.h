@@ -2,7 +2,6 @@
 // thread.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -32,16 +31,14 @@ class ServerMetrics {
   void count_request(std::string_view endpoint, int status, double seconds);
   void count_answer(const RequestReport& report);
   void count_recoveries(const ParserCounters& counters);
-  void observe_first_token(double seconds);  // since the request was queued
-  void observe_between_tokens(double seconds);
+  // A generated token, and the seconds since the one before it; of the first one since the request was queued.
+  void count_token(double seconds, bool first);
 
   [[nodiscard]] std::string text(const LoadFigures& load) const;
-  void count_token() { ++tokens_; }
   // Tokens generated so far, those of requests that go on included.
-  [[nodiscard]] int64_t generated_so_far() const { return tokens_.load(); }
+  [[nodiscard]] int64_t generated_so_far() const;
 
  private:
-  std::atomic<int64_t> tokens_ = 0;
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };

@@ -41,22 +41,30 @@ double StatusReport::rate() const {
 }
 
 Json StatusReport::stages() const {
-  const std::lock_guard lock(mutex_);
   if (!options_.stages) {
     Json made = Json::array();
     for (const LayerRange& stage : model_.stages())
       made.push_back({{"layers", fmt::format("{}-{}", stage.begin, stage.end.value - 1)}, {"state", "in this process"}});
     return made;
   }
-  const Clock::time_point now = Clock::now();
-  if (asked_ && seconds_between(*asked_, now) < kStagesSeconds) return stages_;
-  const std::optional<Failure> failure = guard([&] { stages_ = options_.stages(); });
+  // One asks, which can take long where a stage does not answer. The threads that serve requests are few: the others take what
+  // is known.
+  const std::unique_lock asking(asking_, std::try_to_lock);
+  const auto known = [&] {
+    const std::lock_guard lock(mutex_);
+    return stages_;
+  };
+  if (!asking || (asked_ && seconds_between(*asked_, Clock::now()) < kStagesSeconds)) return known();
+  Json found = known();
+  const std::optional<Failure> failure = guard([&] { found = options_.stages(); });
   if (failure) {
     // The last that is known of each, and that it is not of now.
-    for (Json& stage : stages_) stage["state"] = "does not answer";
+    for (Json& stage : found) stage["state"] = "does not answer";
   }
   asked_ = Clock::now();
-  return stages_;
+  const std::lock_guard lock(mutex_);
+  stages_ = found;
+  return found;
 }
 
 Json StatusReport::json() const {

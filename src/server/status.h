@@ -31,8 +31,8 @@ class StatusReport {
   // {"state": "ok" | "failing", "reason", "model", "build", "profile", "context", "uptime_seconds", "requests": {"running",
   // "waiting"}, "tokens_per_second" (over the last seconds), "limit": {"bytes_per_token", "bytes_per_second",
   // "tokens_per_second", "share"}, "memory": {"peak_bytes", "weight_bytes", "state_share"}, "stages": [...]}. What stages
-  // outside of this process say of themselves is asked for at most every two seconds, and stands beside why not when they
-  // cannot say. Any thread; waits for the stages.
+  // outside of this process say of themselves is asked for at most every two seconds, by one caller at a time, who waits for
+  // them; the others get what is known. A stage that cannot say keeps what it said last, with the state "does not answer".
   [[nodiscard]] Json json() const;
   [[nodiscard]] LoadFigures load() const;
 
@@ -47,9 +47,10 @@ class StatusReport {
   const ServerMetrics& metrics_;
   StatusOptions options_;
   Clock::time_point began_ = Clock::now();
+  mutable std::mutex asking_;  // held by the one that asks the stages
   mutable std::mutex mutex_;
   mutable Json stages_ = Json::array();             // guarded by mutex_
-  mutable std::optional<Clock::time_point> asked_;  // guarded by mutex_: when the stages were
+  mutable std::optional<Clock::time_point> asked_;  // guarded by asking_: when the stages were
   struct Mark {
     Clock::time_point at;
     int64_t tokens = 0;
