@@ -1,6 +1,7 @@
 #include "server/api/chat_call.h"
 
 #include <algorithm>
+#include <iterator>
 #include <set>
 
 #include "base/log.h"
@@ -15,18 +16,8 @@ constexpr size_t kMostTools = 512;
 constexpr size_t kLongestName = 128;
 constexpr int64_t kMostTopLogprobs = 20;
 
-// Fields that this program carries out, beside those of the prompt.
-constexpr std::string_view kCarriedOut[] = {"temperature",
-                                            "top_p",
-                                            "top_k",
-                                            "min_p",
-                                            "repetition_penalty",
-                                            "frequency_penalty",
-                                            "presence_penalty",
-                                            "seed",
-                                            "max_tokens",
-                                            "max_completion_tokens",
-                                            "n",
+// Fields that this server carries out or that ask for nothing, beside those of the prompt and of sampling.
+constexpr std::string_view kCarriedOut[] = {"n",
                                             "stop",
                                             "stop_token_ids",
                                             "ignore_eos",
@@ -157,7 +148,9 @@ std::shared_ptr<const ChatCall> read_chat_call(const JsonValue& root, const Serv
                       "add_generation_prompt");
   }
   std::vector<std::string> other;
-  note_other_fields(root, kCarriedOut, "this server", other);
+  std::vector<std::string_view> carried_out(std::begin(kSamplingFields), std::end(kSamplingFields));
+  carried_out.insert(carried_out.end(), std::begin(kCarriedOut), std::end(kCarriedOut));
+  note_other_fields(root, carried_out, "this server", other);
   for (const std::string& note : other) log::info("request: {}", note);
   call->prompt = rendered(request, service);
   service.check_length(static_cast<int64_t>(call->prompt.ids.size()));

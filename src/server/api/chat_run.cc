@@ -4,14 +4,13 @@
 #include <utility>
 
 #include "engine/answer_json.h"
+#include "server/api/event_stream.h"
 #include "server/api/logprobs.h"
 
 namespace weft::api {
 namespace {
 
 constexpr std::string_view kRoleDelta = R"({"role":"assistant","content":""})";
-constexpr size_t kLongestWarning = 300;  // bytes
-constexpr size_t kMostWarnings = 8;
 
 std::string text_delta(std::string_view field, std::string_view text) {
   std::string made = "{\"";
@@ -37,37 +36,7 @@ std::string call_delta(const ChatEvent& event) {
   return made;
 }
 
-// Header values are ASCII.
-std::string header_text(std::string_view text) {
-  std::string made;
-  for (const char c : text.substr(0, kLongestWarning)) made += c >= ' ' && c <= '~' ? c : '?';
-  return made;
-}
-
-}  // namespace
-
-void add_warnings(http::Response& response, const std::vector<std::string>& notes) {
-  // Clients bound the number of headers; all notes are in the body.
-  for (size_t i = 0; i < std::min(notes.size(), kMostWarnings); ++i)
-    response.headers.push_back({"X-Weft-Warning", header_text(notes[i])});
-}
-
-http::Response event_stream_head(const std::vector<std::string>& notes) {
-  http::Response head{.status = 200,
-                      .headers = {{"Content-Type", "text/event-stream; charset=utf-8"},
-                                  {"Cache-Control", "no-cache"},
-                                  {"X-Accel-Buffering", "no"}},
-                      .body = {}};
-  add_warnings(head, notes);
-  return head;
-}
-
-http::StreamOptions event_stream_options() {
-  http::StreamOptions options;
-  options.keep_alive = ": keep-alive\n\n";
-  return options;
-}
-
+// The prompt counts once, however many choices there are.
 Json usage_of(const std::vector<TurnResult>& results) {
   Json usage = usage_json(results.front());
   int64_t generated = 0;
@@ -81,6 +50,8 @@ Json usage_of(const std::vector<TurnResult>& results) {
   usage["completion_tokens_details"]["reasoning_tokens"] = reasoning;
   return usage;
 }
+
+}  // namespace
 
 ChatRun::ChatRun(const Service& service, std::shared_ptr<http::Exchange> exchange, std::shared_ptr<const ChatCall> call)
     : Run(service, std::move(exchange)),
@@ -111,7 +82,7 @@ void ChatRun::write_chunk(int64_t choice, std::string_view delta, std::string_vi
 void ChatRun::began() {
   if (!call_->generation.stream) return;
   streaming_ = true;
-  exchange().start(event_stream_head(call_->notes), event_stream_options());
+  start_events(exchange(), call_->notes);
   for (int64_t i = 0; i < static_cast<int64_t>(turns_.size()); ++i) write_chunk(i, kRoleDelta, "null", "null");
 }
 
@@ -183,9 +154,7 @@ void ChatRun::completed() {
       exchange().write(fmt::format("{}],\"usage\":{},\"weft\":{}}}\n\n", head_, json_text(usage_of(results_)),
                                    json_text(answer_facts(model, results_.front()))));
     }
-    exchange().write("data: [DONE]\n\n");
-    exchange().finish();
-    return;
+    return finish_events(exchange());
   }
   Json body;
   body["id"] = id_;
@@ -215,8 +184,7 @@ void ChatRun::completed() {
 
 void ChatRun::failed(const ApiError& error) {
   if (!streaming_) return exchange().respond(error_response(error));
-  exchange().write(fmt::format("data: {}\n\ndata: [DONE]\n\n", json_text(error_json(error))));
-  exchange().finish();
+  fail_events(exchange(), error);
 }
 
 }  // namespace weft::api

@@ -42,12 +42,4 @@ class ChatRun final : public Run {
   bool streaming_ = false;  // the head of the stream is out
 };
 
-// The head of a stream of events.
-[[nodiscard]] http::Response event_stream_head(const std::vector<std::string>& notes);
-[[nodiscard]] http::StreamOptions event_stream_options();
-// What was not done exactly as asked, as headers.
-void add_warnings(http::Response& response, const std::vector<std::string>& notes);
-// {"prompt_tokens", "completion_tokens", "total_tokens", details}: the prompt counts once, however many choices there are.
-[[nodiscard]] Json usage_of(const std::vector<TurnResult>& results);
-
 }  // namespace weft::api

@@ -4,7 +4,7 @@
 #include <set>
 #include <utility>
 
-#include "server/api/chat_run.h"
+#include "server/api/event_stream.h"
 #include "server/api/logprobs.h"
 #include "server/api/request_fields.h"
 
@@ -194,7 +194,7 @@ Json CompletionRun::usage() const {
 void CompletionRun::began() {
   if (!call_->generation.stream) return;
   streaming_ = true;
-  exchange().start(event_stream_head({}), event_stream_options());
+  start_events(exchange(), {});
   for (size_t i = 0; i < states_.size() && call_->echo && !call_->logprobs; ++i) {
     const auto choice = static_cast<int64_t>(i);
     write(body({choice_json(choice, std::exchange(states_[i].text, {}), false)}));
@@ -227,9 +227,7 @@ void CompletionRun::completed() {
       last["usage"] = usage();
       write(last);
     }
-    exchange().write("data: [DONE]\n\n");
-    exchange().finish();
-    return;
+    return finish_events(exchange());
   }
   std::vector<Json> choices;
   for (size_t i = 0; i < states_.size(); ++i)
@@ -246,8 +244,7 @@ void CompletionRun::completed() {
 
 void CompletionRun::failed(const ApiError& error) {
   if (!streaming_) return exchange().respond(error_response(error));
-  exchange().write(fmt::format("data: {}\n\ndata: [DONE]\n\n", json_text(error_json(error))));
-  exchange().finish();
+  fail_events(exchange(), error);
 }
 
 }  // namespace weft::api

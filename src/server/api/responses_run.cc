@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "engine/answer_json.h"
-#include "server/api/chat_run.h"
+#include "server/api/event_stream.h"
 #include "server/api/logprobs.h"
 
 namespace weft::api {
@@ -89,7 +89,7 @@ void ResponsesRun::began() {
   const Json body = this->body("in_progress");
   keep(body, true);
   streaming_ = true;
-  exchange().start(event_stream_head(call_->notes), event_stream_options());
+  start_events(exchange(), call_->notes);
   write("response.created", {{"response", body}});
   write("response.in_progress", {{"response", body}});
 }

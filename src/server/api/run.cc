@@ -1,11 +1,29 @@
 #include "server/api/run.h"
 
 #include <algorithm>
+#include <chrono>
+#include <optional>
 #include <utility>
 
 #include "base/plural.h"
 
 namespace weft::api {
+
+namespace {
+
+// What an end that is no answer is to its client.
+std::optional<ApiError> error_of_end(const RequestReport& report) {
+  if (report.end == RequestEnd::failed)
+    return error_of(report.failure.value_or(Failure{ErrorKind::internal, "[engine] a request failed without a reason"}));
+  // Nobody else but a client that left cancels single requests, so this is the end of the engine.
+  if (report.end == RequestEnd::cancelled) return unavailable("the server is shutting down", "draining");
+  if (report.end == RequestEnd::timeout && report.generated_tokens == 0) {
+    return unavailable(fmt::format("the request waited for {:.1f} s and is not answered", report.queue_seconds), "timeout");
+  }
+  return std::nullopt;
+}
+
+}  // namespace
 
 // Passes a choice's tokens to its turn, and says so to the run.
 class Run::Sink final : public TokenSink {
@@ -23,12 +41,7 @@ class Run::Sink final : public TokenSink {
     const auto now = std::chrono::steady_clock::now();
     ServerMetrics& metrics = run_->service_.metrics();
     const double passed = std::chrono::duration<double>(now - last_).count();
-    if (seen_) {
-      metrics.observe_between_tokens(passed);
-    } else {
-      metrics.observe_first_token(passed);
-    }
-    metrics.count_token();
+    metrics.count_token(passed, !seen_);
     seen_ = true;
     last_ = now;
     const bool ends = turn_->on_token(token);
@@ -128,15 +141,9 @@ void Run::pass_end(int64_t choice, const RequestReport& report) {
     exchange_->note("cancelled, " + summary());
     return cancelled();
   }
-  if (report.end == RequestEnd::failed || report.end == RequestEnd::cancelled) {
-    // Nobody else but a client that left cancels single requests, so this is the end of the engine.
-    fail_with(report.failure ? error_of(*report.failure) : unavailable("the server is shutting down", "draining"));
+  if (const std::optional<ApiError> error = error_of_end(report)) {
+    fail_with(*error);
     // The engine is in the middle of something.
-    service_.engine().between_steps([self = shared_from_this()](Engine& engine) { self->cancel_others(engine); });
-    return;
-  }
-  if (report.end == RequestEnd::timeout && report.generated_tokens == 0) {
-    fail_with(unavailable(fmt::format("the request waited for {:.1f} s and is not answered", report.queue_seconds), "timeout"));
     service_.engine().between_steps([self = shared_from_this()](Engine& engine) { self->cancel_others(engine); });
     return;
   }

@@ -8,7 +8,6 @@
 // Each client gets exactly one end: completed(), failed() for whatever went wrong, or cancelled().
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -56,9 +55,6 @@ class Run : public std::enable_shared_from_this<Run> {
   [[nodiscard]] const Service& service() const { return service_; }
   [[nodiscard]] http::Exchange& exchange() const { return *exchange_; }
   [[nodiscard]] int64_t choices() const { return static_cast<int64_t>(reports_.size()); }
-  [[nodiscard]] const std::vector<std::optional<RequestReport>>& reports() const { return reports_; }  // of ended choices
-  // "prompt 100 tokens (64 reused), generated 82 at 40.1/s"
-  [[nodiscard]] std::string summary() const;
 
  private:
   class Sink;
@@ -68,11 +64,13 @@ class Run : public std::enable_shared_from_this<Run> {
   void pass_end(int64_t choice, const RequestReport& report);
   void fail_with(const ApiError& error);
   void cancel_others(Engine& engine);
+  // "prompt 100 tokens (64 reused), generated 82 at 40.1/s"
+  [[nodiscard]] std::string summary() const;
 
   const Service& service_;
   std::shared_ptr<http::Exchange> exchange_;
   std::vector<RequestId> ids_;                         // of queued choices
-  std::vector<std::optional<RequestReport>> reports_;  // of each choice
+  std::vector<std::optional<RequestReport>> reports_;  // of each choice, once it has ended
   bool over_ = false;                                  // nothing is told to the client any more
   bool cancelled_ = false;
 };
