@@ -37,13 +37,15 @@ class Recorder final : public http::Exchange {
   }
   void write(std::string_view bytes) override {
     const std::lock_guard lock(mutex_);
-    if (stream_ && !over_) body_ += bytes;
-    ++writes_;
+    if (!stream_ || over_ || gone_) return;
+    body_ += bytes;
+    if (stop_when_ && stop_when_(body_)) full_ = true;
     changed_.notify_all();
   }
   void finish() override {
     const std::lock_guard lock(mutex_);
     over_ = true;
+    on_gone_ = {};
     changed_.notify_all();
   }
   void note(std::string text) override {
@@ -83,12 +85,22 @@ class Recorder final : public http::Exchange {
     }
     if (call) call();
   }
-  void set_full(bool full) {
+  // It takes nothing more: from now on, or as soon as `when` holds of what was written.
+  void stop_taking() {
+    const std::lock_guard lock(mutex_);
+    full_ = true;
+  }
+  void stop_taking_when(std::function<bool(const std::string& body)> when) {
+    const std::lock_guard lock(mutex_);
+    stop_when_ = std::move(when);
+  }
+  void take_again() {
     std::function<void()> call;
     {
       const std::lock_guard lock(mutex_);
-      full_ = full;
-      if (!full) call = on_room_;
+      stop_when_ = {};
+      full_ = false;
+      call = on_room_;
     }
     if (call) call();
   }
@@ -104,9 +116,22 @@ class Recorder final : public http::Exchange {
     return changed_.wait_for(lock, std::chrono::minutes(1), [&] { return over_; });
   }
 
+  bool wait_until_full() {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, std::chrono::minutes(1), [&] { return full_; });
+  }
+
+  // What has been written so far.
+  [[nodiscard]] std::string body() const {
+    const std::lock_guard lock(mutex_);
+    return body_;
+  }
+  [[nodiscard]] bool answered() const {
+    const std::lock_guard lock(mutex_);
+    return started_;
+  }
   // Once it is over.
   [[nodiscard]] int status() const { return head_.status; }
-  [[nodiscard]] const std::string& body() const { return body_; }
   [[nodiscard]] const http::Response& head() const { return head_; }
   [[nodiscard]] bool streamed() const { return stream_; }
   [[nodiscard]] const std::string& noted() const { return note_; }
@@ -119,7 +144,7 @@ class Recorder final : public http::Exchange {
   http::StreamOptions options_;
   std::string body_;
   std::string note_;
-  int64_t writes_ = 0;
+  std::function<bool(const std::string& body)> stop_when_;
   bool started_ = false;
   bool stream_ = false;
   bool over_ = false;

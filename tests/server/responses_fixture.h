@@ -12,9 +12,11 @@
 #include "engine/engine_fixture.h"
 #include "engine/executors.h"
 #include "server/api/router.h"
-#include "server/responses_recorder.h"
+#include "server/recorder.h"
 
 namespace weft::api_test {
+
+using server_test::Recorder;
 
 struct Event {
   std::string name;
@@ -34,6 +36,14 @@ inline std::vector<Event> events_of(const std::string& body) {
     events.push_back({one.substr(7, line - 7), Json::parse(one.substr(line + 7))});
   }
   return events;
+}
+
+// The head with the whole body.
+inline http::Response whole(Recorder& recorder) {
+  EXPECT_TRUE(recorder.wait_until_over());
+  http::Response response = recorder.head();
+  response.body = recorder.body();
+  return response;
 }
 
 class Served {
@@ -69,7 +79,7 @@ class Served {
     return recorder;
   }
   http::Response ask(const std::string& method, const std::string& target, const std::string& body = "") {
-    return begin(method, target, body)->wait();
+    return whole(*begin(method, target, body));
   }
   Json post(const std::string& target, const Json& body, int status = 200) {
     const http::Response response = ask("POST", target, body.dump());

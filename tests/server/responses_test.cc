@@ -429,7 +429,7 @@ struct Held {
   explicit Held(Served& served)
       : recorder(served.begin("POST", kPath, with(request(kMultiply), "stream", true).dump(),
                               [](const std::string& body) { return body.find("reasoning_text.delta") != std::string::npos; })) {
-    recorder->wait_until_full();
+    EXPECT_TRUE(recorder->wait_until_full());
     const std::string body = recorder->body();
     id = events_of(body.substr(0, body.find("\n\n") + 2)).front().data["response"]["id"];
   }
@@ -447,7 +447,7 @@ TEST(Responses, CancelEndsOneThatRuns) {
   EXPECT_EQ(cancelled["id"], held.id);
   EXPECT_EQ(cancelled["status"], "cancelled");
   EXPECT_NE(cancelled["output"][0]["content"][0]["text"], "");
-  const std::vector<Event> events = events_of(held.recorder->wait().body);
+  const std::vector<Event> events = events_of(api_test::whole(*held.recorder).body);
   EXPECT_EQ(events.back().name, "response.incomplete");
   EXPECT_EQ(events.back().data["response"], cancelled);
   EXPECT_EQ(served.get(path), cancelled);
@@ -481,8 +481,8 @@ TEST(Responses, Deleted) {
   const Held held(served);
   const std::string other = fmt::format("{}/{}", kPath, held.id);
   EXPECT_EQ(served.ask("DELETE", other).status, 200);
-  held.recorder->open_up();
-  EXPECT_EQ(events_of(held.recorder->wait().body).back().name, "response.completed");
+  held.recorder->take_again();
+  EXPECT_EQ(events_of(api_test::whole(*held.recorder).body).back().name, "response.completed");
   static_cast<void>(served.get(other, 404));
   // Nor is one that asked not to be kept.
   const Json passing = served.post(kPath, with(with(request(kMultiply), "max_output_tokens", 1), "store", false));

@@ -160,16 +160,28 @@ TEST(Service, WhileLoadingAndWhileDraining) {
   EXPECT_EQ(parse_json(refused->body(), "answer")["error"]["code"], "draining");
 }
 
+// A stream that goes on until the context is full.
+Json endless() {
+  Json body = chat_body("Hello");
+  body["stream"] = true;
+  body["ignore_eos"] = true;
+  return body;
+}
+
+// One whose first text has come.
+std::shared_ptr<Recorder> begin_endless(Api& api, const Json& body = endless()) {
+  auto recorder = api.send("POST", "/v1/chat/completions", body.dump());
+  EXPECT_TRUE(recorder->wait_for([](const std::string& text) { return text.find("reasoning") != std::string::npos; }));
+  return recorder;
+}
+
 TEST(Service, AFullQueueIs429) {
   EngineOptions options;
   options.max_running = 1;
   options.max_queue = 2;
   Api api(engine_test::mini(), options);
-  Json body = chat_body("Hello");
-  body["stream"] = true;
-  body["ignore_eos"] = true;
-  const auto running = api.send("POST", "/v1/chat/completions", body.dump());
-  ASSERT_TRUE(running->wait_for([](const std::string& text) { return text.find("reasoning") != std::string::npos; }));
+  Json body = endless();
+  const auto running = begin_endless(api);
   const auto waiting = api.send("POST", "/v1/chat/completions", body.dump());
   ASSERT_TRUE(waiting->wait_for([](const std::string& text) { return text.find("assistant") != std::string::npos; }))
       << "the first chunk comes while it waits";
@@ -197,11 +209,8 @@ TEST(Service, OneThatWaitsTooLongIsAnError) {
   options.max_running = 1;
   options.queue_seconds = 0.05;
   Api api(engine_test::mini(), options);
-  Json body = chat_body("Hello");
-  body["stream"] = true;
-  body["ignore_eos"] = true;
-  const auto running = api.send("POST", "/v1/chat/completions", body.dump());
-  ASSERT_TRUE(running->wait_for([](const std::string& text) { return text.find("reasoning") != std::string::npos; }));
+  Json body = endless();
+  const auto running = begin_endless(api);
   const auto waited = api.ask("/v1/chat/completions", chat_body("Hello"));
   EXPECT_EQ(waited->status(), 503) << waited->body();
   EXPECT_EQ(parse_json(waited->body(), "answer")["error"]["code"], "timeout");
@@ -239,19 +248,16 @@ TEST(Service, AClientThatLeavesFreesItsRequest) {
 
 TEST(Service, ASlowReaderRestsAlone) {
   Api api(engine_test::mini());
-  Json body = chat_body("Hello");
-  body["stream"] = true;
-  body["ignore_eos"] = true;
+  Json body = endless();
   body["max_tokens"] = 200;
-  const auto slow = api.send("POST", "/v1/chat/completions", body.dump());
-  ASSERT_TRUE(slow->wait_for([](const std::string& text) { return text.find("reasoning") != std::string::npos; }));
-  slow->set_full(true);
+  const auto slow = begin_endless(api, body);
+  slow->stop_taking();
   // Another one is answered meanwhile.
   EXPECT_EQ(api.json("/v1/chat/completions",
                      chat_body("What is 17 * 23? Answer with the number only."))["choices"][0]["message"]["content"],
             "391");
   EXPECT_THAT(slow->body(), Not(HasSubstr("[DONE]")));
-  slow->set_full(false);
+  slow->take_again();
   ASSERT_TRUE(slow->wait_until_over());
   EXPECT_THAT(slow->body(), HasSubstr("[DONE]"));
 }
@@ -313,9 +319,7 @@ TEST(Service, TheEndOfTheEngineIsToldToEveryClient) {
   Json body = chat_body("Hello");
   body["ignore_eos"] = true;
   const auto whole = api.send("POST", "/v1/chat/completions", body.dump());
-  body["stream"] = true;
-  const auto streamed = api.send("POST", "/v1/chat/completions", body.dump());
-  ASSERT_TRUE(streamed->wait_for([](const std::string& text) { return text.find("reasoning") != std::string::npos; }));
+  const auto streamed = begin_endless(api);
   api.engine->stop();
   ASSERT_TRUE(whole->wait_until_over());
   ASSERT_TRUE(streamed->wait_until_over());
