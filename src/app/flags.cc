@@ -42,8 +42,7 @@ void ModelFlags::add(CLI::App& app, bool with_prefill_chunk) {
   app.add_option("--memory", memory,
                  "Memory of this process, as in 24GiB; default: what the system or its control group leaves. Routed experts "
                  "for which there is no room are read again when a token needs them");
-  pp_layers_option = app.add_option("--pp-layers", pp_layers,
-                                    "Layers of each stage, as in 0-3,4-7 or 4+4; stages are threads of this process");
+  pp_layers_option = app.add_option("--pp-layers", pp_layers, "Layers of each stage, as in 0-3,4-7 or 4+4");
   app.add_option("--pp-size", pp_size, "Number of stages, split by the plan")->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
   app.add_option("--device", device, "Where the model computes: cpu, or cuda (one GPU holds all weights)")
       ->check(CLI::IsMember({"cpu", "cuda"}))

@@ -29,7 +29,7 @@ constexpr const char* kExamples = R"(Examples:
   A whole conversation, with the result as JSON:
     weft generate -m models/k3-mini --messages conversation.json --json
 
-  The model's layers on two stages, which are threads of this process; the answer is the same:
+  The model's layers on two stages, which are processes of this host; the answer is the same:
     weft generate -m models/k3-mini -p "Hello" --seed 1 --pp-layers 0-5,6-11
 
 Content goes to standard output, everything else to standard error. Ctrl-C ends the answer and keeps what was
