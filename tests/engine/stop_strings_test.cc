@@ -42,6 +42,8 @@ TEST(StopStrings, TheCutDoesNotMatter) {
       {{"\n\n"}, "a\nb\n\nc", {"a\nb", "\n\n"}},
       {{"ü"}, "f\xC3\xBCr", {"f", "\xC3\xBC"}},
       {{"stop"}, "sto", {"sto", std::nullopt}},  // held back until the end
+      {{"aab"}, "aaab", {"a", "aab"}},           // what goes on may begin within what was held
+      {{"abac"}, "ababac", {"ab", "abac"}},
       {{"abab"}, "abaabab", {"aba", "abab"}},
       {{}, "anything", {"anything", std::nullopt}},
   };
