@@ -68,6 +68,25 @@ TEST_P(HttpLimits, LargeHeadsAreRefused) {
   EXPECT_EQ(client->read_answer().status, 431);
 }
 
+TEST_P(HttpLimits, TheLimitOfAHeadIsExactHoweverItIsCut) {
+  const std::string most = get("/x", "X: xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx\r\n");
+  std::string larger = most;
+  larger.insert(larger.find("xxxx"), 1, 'x');
+  http::ServerOptions options = test_options();
+  options.max_head = static_cast<int64_t>(most.size());
+  serve(options);
+  for (const size_t piece : {most.size() + 1, size_t{1}, size_t{7}, most.size() - 1}) {
+    for (const auto& [head, status] : {std::pair(most, 200), std::pair(larger, 431)}) {
+      const auto client = served().client();
+      for (size_t at = 0; at < head.size(); at += piece) {
+        if (!client->try_send(head.substr(at, piece))) break;
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+      EXPECT_EQ(client->read_answer().status, status) << "pieces of " << piece << " bytes";
+    }
+  }
+}
+
 TEST_P(HttpLimits, LargeBodiesAreRefused) {
   EXPECT_EQ(served().client(post(std::string(1000, 'b')))->read_answer().status, 200);
   EXPECT_EQ(served().client(post(std::string(1001, 'b')))->read_answer().status, 413);

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <ctime>
 #include <exception>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -324,16 +325,24 @@ class Connection final : public Member, public std::enable_shared_from_this<Conn
   // Nothing: the head is there. Status 0: the client left.
   asio::awaitable<std::optional<Refusal>> parse_head(Parser& parser, Time began) {
     read_size_ = kHeadRead;
-    parser.header_limit(static_cast<uint32_t>(std::clamp<int64_t>(hub_.options.max_head, 1, int64_t{1} << 30)));
+    // Beast's limit is one of what it has not parsed yet, so it would depend on how the head is cut: the bytes are counted here.
+    parser.header_limit(std::numeric_limits<uint32_t>::max());
     parser.body_limit(boost::none);
+    const auto most = static_cast<size_t>(std::max<int64_t>(hub_.options.max_head, 1));
+    size_t parsed = 0;
     const Time deadline = began + seconds(hub_.options.head_seconds);
     for (;;) {
       // Empty lines before a request are allowed.
       if (!parser.got_some()) in_.erase(0, std::min(in_.find_first_not_of("\r\n"), in_.size()));
       boost::system::error_code error;
-      if (!in_.empty()) in_.erase(0, parser.put(asio::buffer(in_), error));
-      if (!error && parser.is_header_done()) co_return std::nullopt;
-      if (error == beast_http::error::header_limit) co_return Refusal{431, "the head of the request is too large"};
+      size_t used = 0;
+      if (!in_.empty()) used = parser.put(asio::buffer(in_), error);
+      in_.erase(0, used);
+      parsed += used;
+      const bool done = !error && parser.is_header_done();
+      const bool partial = !done && (!error || error == beast_http::error::need_more);
+      if (parsed + (partial ? in_.size() : 0) > most) co_return Refusal{431, "the head of the request is too large"};
+      if (done) co_return std::nullopt;
       if (error && error != beast_http::error::need_more) co_return Refusal{400, "not a valid HTTP/1.1 request"};
       if (read_ended_) co_return Refusal{0, {}};
       if (Clock::now() >= deadline) co_return Refusal{408, "the head of the request took too long"};
