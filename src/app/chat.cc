@@ -169,6 +169,7 @@ class Conversation {
 };
 
 ExitCode chat(const Flags& flags) {
+  if (flags.model.dry_run) return flags.model.print_plan();
   if (flags.prompt.tools_file == "-")
     fail(ErrorKind::bad_input, "command line", "--tools: wanted a file, found standard input, which the conversation reads");
   const PromptChoice prompt = flags.prompt.choice();

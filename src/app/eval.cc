@@ -40,6 +40,7 @@ struct TasksFlags {
 };
 
 ExitCode tasks(const TasksFlags& flags) {
+  if (flags.model.dry_run) return flags.model.print_plan();
   const std::vector<Task> tasks = read_tasks(read_input(flags.file), flags.file);
   watch_interrupts();
   const std::unique_ptr<Model> model = flags.model.load();

@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 
 #include "app/command.h"
+#include "app/plan_cluster.h"
 #include "app/terminal.h"
 #include "engine/engine.h"
 #include "model/checkpoint.h"
@@ -29,6 +30,16 @@ CLI::Validator whole_number(int64_t low, uint64_t high) {
   return {look, ""};
 }
 
+CLI::Validator seconds_above_zero() {
+  constexpr double kMostSeconds = 1e6;
+  return {[](const std::string& text) -> std::string {
+            double value = 0.0;
+            const bool good = CLI::detail::lexical_cast(text, value) && value > 0.0 && value <= kMostSeconds;
+            return good ? "" : fmt::format("wanted seconds above 0 and up to 1000000, found '{}'", text.substr(0, 40));
+          },
+          ""};
+}
+
 void ModelFlags::add(CLI::App& app, bool with_prefill_chunk) {
   app.add_option("-m,--model", dir, "Folder of the checkpoint")->required()->type_name("DIR");
   app.add_option("--profile", profile, "Numbers: exact (float32) or bf16; default: exact below 1 GiB of weights, else bf16")
@@ -50,6 +61,8 @@ void ModelFlags::add(CLI::App& app, bool with_prefill_chunk) {
   app.add_option("--load", load_from, "Weights: files, or dummy, made on the GPU to measure a geometry (needs --device cuda)")
       ->check(CLI::IsMember({"files", "dummy"}))
       ->capture_default_str();
+  app.add_flag("--allow-unknown-tensors", allow_unknown_tensors, "A note instead of an error for tensors of no known use");
+  app.add_flag("--rebuild-index", rebuild_index, "Go by the headers where the checkpoint's index disagrees");
   app.add_flag("--reference", reference, "The plain scalar operators: slow, for comparison");
   app.add_option("--adapter", adapter, "Adapter (LoRA) of the model: refused, no family takes one yet")->type_name("DIR");
 }
@@ -61,17 +74,22 @@ void ModelFlags::add_distributed(CLI::App& app) {
                    "Cluster file (TOML): stages on other hosts or in other processes, each a `weft stage`")
       ->type_name("FILE");
   group
+      ->add_option("--pp-balance", balance,
+                   "What the split by --pp-size makes small: memory, compute or latency (weft plan --help); default: as the "
+                   "cluster file says, else memory")
+      ->check(CLI::IsMember({"memory", "compute", "latency"}));
+  group
       ->add_option("--pp-local", pp_local,
                    "Stages of --pp-size and --pp-layers on this host: processes, or threads of this one")
       ->check(CLI::IsMember({"processes", "threads"}))
       ->capture_default_str();
   group
       ->add_option("--stage-timeout", stage_timeout, "Seconds in which a stage must finish a step (default 30, and 0.02 a row)")
-      ->check(CLI::PositiveNumber);
+      ->check(seconds_above_zero());
   group->add_option("--connect-timeout", connect_timeout, "Seconds of one try to connect to a stage (default 5)")
-      ->check(CLI::PositiveNumber);
+      ->check(seconds_above_zero());
   group->add_option("--heartbeat-interval", heartbeat_interval, "Seconds between signs of life of a stage (default 1)")
-      ->check(CLI::PositiveNumber);
+      ->check(seconds_above_zero());
   group
       ->add_option("--heartbeat-misses", heartbeat_misses,
                    "A stage is lost after twice as many intervals without one (default 3)")
@@ -103,10 +121,19 @@ void ModelFlags::add_distributed(CLI::App& app) {
   group->add_option("--tls-ca", tls_ca, "The authority of the other ends' certificates (PEM)")->type_name("FILE");
   group->add_option("--cluster-token-file", token_file, "Shared secret of the cluster")->type_name("FILE");
   group->add_option("--load-timeout", load_timeout, "Seconds in which all stages must be there and loaded (default 1800)")
-      ->check(CLI::PositiveNumber);
+      ->check(seconds_above_zero());
   group->add_option("--debug-pp-trace", pp_trace, "Write what each stage did when, for chrome://tracing or Perfetto")
       ->type_name("FILE");
   group->add_flag("--insecure", insecure, "Allow plaintext to addresses that are not loopback");
+  group->add_flag("--colocate-stage0", colocate_stage0,
+                  "Stage 0 of the cluster file runs in this process: no `weft stage` is started for it");
+  group->add_flag("--dry-run", dry_run, "Print the plan and end: exit code 0, or 3 when the model does not fit");
+}
+
+SplitChoice ModelFlags::split() const {
+  SplitChoice made{.stages = pp_size, .balance = balance};
+  if (pp_layers_option != nullptr && pp_layers_option->count() > 0) made.layers = pp_layers;
+  return made;
 }
 
 bool ModelFlags::distributed() const {
@@ -142,6 +169,9 @@ ModelOptions ModelFlags::options() const {
   made.prefill_chunk = prefill_chunk;
   if (pp_layers_option != nullptr && pp_layers_option->count() > 0) made.pp_layers = pp_layers;
   made.pp_size = pp_size;
+  if (!balance.empty()) made.balance = parse_balance(balance);
+  made.allow_unknown_tensors = allow_unknown_tensors;
+  made.rebuild_index = rebuild_index;
   return made;
 }
 
@@ -159,6 +189,9 @@ EngineOptions ModelFlags::engine_options(const Model& model) const {
 std::unique_ptr<Model> ModelFlags::load() const {
   if (!pp_trace.empty() && !distributed()) {
     fail(ErrorKind::bad_input, "command line", "--debug-pp-trace: wanted stages in other processes, found all in this one");
+  }
+  if (colocate_stage0 && distributed_config.empty()) {
+    fail(ErrorKind::bad_input, "command line", "--colocate-stage0: wanted --distributed-config beside it, found none");
   }
   std::unique_ptr<Model> model =
       while_loading([&] { return distributed() ? Model::of(load_distributed(), dir) : Model::load(options()); });
@@ -185,7 +218,7 @@ void EngineFlags::add(CLI::App& app) {
       ->type_name("DIR");
   group->add_option("--session-disk", session_disk, "Most bytes of files in that folder (default 16GiB)")->type_name("SIZE");
   app.add_option("--time-limit", time_limit, "Seconds after which an answer ends as it is (exit code 7 of generate)")
-      ->check(CLI::PositiveNumber);
+      ->check(seconds_above_zero());
 }
 
 void EngineFlags::apply(EngineOptions& options) const {

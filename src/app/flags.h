@@ -19,9 +19,11 @@ class Validator;
 namespace weft {
 
 struct EngineOptions;
+struct SplitChoice;
 
 // For options of any integer type: a decimal integer from `low` to `high`. (Reading alone would clamp.)
 [[nodiscard]] CLI::Validator whole_number(int64_t low, uint64_t high);
+[[nodiscard]] CLI::Validator seconds_above_zero();  // up to 1,000,000, as in cluster files
 
 struct ModelFlags {
   std::string dir;
@@ -37,6 +39,7 @@ struct ModelFlags {
   std::string distributed_config;
   std::string pp_local = "processes";
   std::string pp_trace;
+  std::string balance;  // empty: by memory, or as the cluster file says
   std::string adapter;
   std::optional<double> stage_timeout;  // seconds
   std::optional<double> connect_timeout;
@@ -56,6 +59,10 @@ struct ModelFlags {
   WireFlags wire;
   bool insecure = false;
   bool reference = false;
+  bool allow_unknown_tensors = false;
+  bool rebuild_index = false;
+  bool colocate_stage0 = false;
+  bool dry_run = false;  // of commands that ask print_plan() then
 
   void add(CLI::App& app, bool with_prefill_chunk = true);
   [[nodiscard]] ModelOptions options() const;
@@ -68,7 +75,14 @@ struct ModelFlags {
   // Stages as processes of this host or on other hosts (app/remote/distributed.cc).
   [[nodiscard]] LoadedExecutor load_distributed() const;
   [[nodiscard]] bool distributed() const;
+  [[nodiscard]] SplitChoice split() const;
+  // --dry-run: what would be loaded where, to standard output. Nothing is started and no node contacted (app/plan.cc).
+  [[nodiscard]] ExitCode print_plan() const;
 };
+
+// `weft serve --node-id`: runs as the stage `node` of the cluster file; nothing: it is the coordinator. Throws bad_input for a
+// node that the file does not have.
+[[nodiscard]] std::optional<ExitCode> run_as_stage(const ModelFlags& model, const std::string& node);
 
 // What each stage outside of this process says of itself (RemoteExecutor::stage_report()); an empty array when all are in it.
 [[nodiscard]] Json stage_report(Executor& executor);

@@ -64,6 +64,7 @@ RunFacts run_facts(const Flags& flags, const PromptChoice& choice, const Model& 
 }
 
 ExitCode generate(const Flags& flags) {
+  if (flags.model.dry_run) return flags.model.print_plan();
   if (flags.messages_file == "-" && flags.prompt.tools_file == "-")
     fail(ErrorKind::bad_input, "command line", "--messages and --tools: wanted one that reads standard input, found both");
   PromptChoice choice = flags.prompt.choice();
@@ -81,9 +82,10 @@ ExitCode generate(const Flags& flags) {
   options.turn.max_tokens = flags.sampling.max_tokens ? flags.sampling.max_tokens : request.max_tokens;
   options.cancelled = &interrupt_flag();
   options.on_prompt = [&](int64_t done, int64_t total) { printer.prompt_progress(done, total); };
+  AnswerBuilder so_far;
   options.on_event = [&](const ChatEvent& event) {
-    if (!flags.json) printer.print(event);
-    if (flags.json && event.kind == ChatEvent::Kind::reasoning) printer.print(event);
+    so_far.add(event);
+    if (!flags.json || event.kind == ChatEvent::Kind::reasoning) printer.print(event);
   };
   EngineOptions engine_options = flags.model.engine_options(*model);
   flags.engine.apply(engine_options);
@@ -92,7 +94,14 @@ ExitCode generate(const Flags& flags) {
   for (const std::string& note : engine.store().notes()) write_note("note: " + note);
   ChatSession session(*model, engine, request.request);
   const auto asked = std::chrono::steady_clock::now();
-  const TurnResult result = session.answer(options);
+  const TurnResult result = [&] {
+    try {
+      return session.answer(options);
+    } catch (...) {
+      if (flags.json) write_json_output(failure_json(current_failure(), so_far.answer()));
+      throw;
+    }
+  }();
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - asked).count();
   printer.finish(false);
   if (flags.json) write_json_output(result_json(*model, result));
@@ -126,7 +135,9 @@ void add_generate(CLI::App& app, Command& command) {
   flags->sampling.add(*sub);
   flags->engine.add(*sub);
   sub->add_flag("--show-reasoning", flags->show_reasoning, "Write the reasoning to standard error as it arrives");
-  sub->add_flag("--json", flags->json, "One JSON object: content, reasoning_content, tool_calls, finish_reason, usage, weft");
+  sub->add_flag("--json", flags->json,
+                "One JSON object: content, reasoning_content, tool_calls, finish_reason, usage, weft; with error, "
+                "and content so far, where the answer broke off");
   sub->add_flag("--stats", flags->stats, "Write rates, and memory, time and bytes of each stage, to standard error at the end");
   sub->add_option("--record", flags->record_file,
                   "Write the output, the split, and what each stage was measured to hold and do, as JSON")

@@ -10,6 +10,8 @@
 #include "app/plan_cluster.h"
 #include "app/terminal.h"
 #include "base/system_memory.h"
+#include "engine/executor_loader.h"
+#include "model/checkpoint.h"
 #include "model/family_names.h"
 
 namespace weft {
@@ -51,6 +53,7 @@ struct Flags {
   const CLI::Option* layers_option = nullptr;
   const CLI::Option* balance_option = nullptr;
   bool insecure = false;
+  CheckpointOptions checkpoint;
   bool families = false;
   bool json = false;
 };
@@ -64,9 +67,9 @@ struct Sized {
   int64_t context = 0;  // tokens
 };
 
-Sized read_model(const std::filesystem::path& dir) {
+Sized read_model(const std::filesystem::path& dir, const CheckpointOptions& options) {
   if (has_tensors(dir)) {
-    const Checkpoint checkpoint(dir);
+    const Checkpoint checkpoint(dir, options);
     return {plan_model(checkpoint), checkpoint.config().max_context};
   }
   const std::shared_ptr<const ModelConfig> config = load_model_config(dir);
@@ -85,11 +88,10 @@ ExitCode list_families(bool json) {
 // What the command line says wins over the file.
 ClusterConfig read_cluster(const Flags& flags) {
   ClusterConfig cluster = read_plan_cluster(flags.cluster, flags.insecure);
-  if (flags.stages && *flags.stages != cluster.stages)
-    fail(ErrorKind::bad_input, "command line", "P07: --pp-size {}: wanted the {} stages of {}", *flags.stages, cluster.stages,
-         flags.cluster);
-  if (!flags.layers.empty()) cluster.layers = flags.layers;
-  if (flags.balance_option->count() > 0) cluster.balance = flags.balance;
+  SplitChoice split{.stages = flags.stages};
+  if (!flags.layers.empty()) split.layers = flags.layers;
+  if (flags.balance_option->count() > 0) split.balance = flags.balance;
+  apply_split(split, cluster);
   cluster.reserve_fraction = flags.reserve_fraction.value_or(cluster.reserve_fraction);
   cluster.kv_sequences = flags.sequences.value_or(cluster.kv_sequences);
   cluster.kv_tokens = flags.tokens.value_or(cluster.kv_tokens);
@@ -147,7 +149,7 @@ ExitCode plan(const Flags& flags) {
     fail(ErrorKind::bad_input, "command line", "--model: wanted a folder{}, found none",
          cluster ? ", or a model under [cluster] of the file" : "");
   if (!flags.adapter.empty()) refuse_adapter(dir.string(), flags.adapter);
-  const Sized sized = while_loading([&] { return read_model(dir); });
+  const Sized sized = while_loading([&] { return read_model(dir, flags.checkpoint); });
   const PlanOptions options = options_of(flags, cluster, sized.context);
   const Plan made = make_plan(sized.model, options);
   if (!flags.plan_out.empty()) write_plan_cluster(flags.plan_out, cluster, made, options, dir);
@@ -166,11 +168,38 @@ CLI::Validator above_zero() {
 
 }  // namespace
 
+void apply_split(const SplitChoice& choice, ClusterConfig& cluster) {
+  if (choice.stages && *choice.stages != cluster.stages)
+    fail(ErrorKind::bad_input, "command line", "P07: --pp-size {}: wanted the {} stages of {}", *choice.stages, cluster.stages,
+         cluster.file.string());
+  if (choice.layers) cluster.layers = *choice.layers;
+  if (!choice.balance.empty()) cluster.balance = choice.balance;
+}
+
+ExitCode ModelFlags::print_plan() const {
+  const ModelOptions chosen = options();
+  const Sized sized = while_loading(
+      [&] { return read_model(dir, {.allow_unknown_tensors = allow_unknown_tensors, .rebuild_index = rebuild_index}); });
+  if (distributed_config.empty()) {
+    write_report(plan_stages(sized.model, sized.context, chosen), false);
+    return kExitSuccess;
+  }
+  ClusterConfig cluster = read_plan_cluster(distributed_config, insecure);
+  apply_split(split(), cluster);
+  PlanOptions wanted = plan_cluster_options(cluster, sized.context);
+  wanted.prefill_chunk = chosen.prefill_chunk;
+  wanted.profile = chosen.profile;
+  write_report(make_plan(sized.model, wanted), false);
+  return kExitSuccess;
+}
+
 void add_plan(CLI::App& app, Command& command) {
   auto flags = std::make_shared<Flags>();
   CLI::App* sub = app.add_subcommand("plan", "What would be loaded where: stages, bytes, memory, boundaries");
   sub->footer(kExamples);
   sub->add_option("-m,--model", flags->dir, "Folder of the checkpoint; default: as the cluster file says")->type_name("DIR");
+  sub->add_flag("--allow-unknown-tensors", flags->checkpoint.allow_unknown_tensors, "A note instead of an error for them");
+  sub->add_flag("--rebuild-index", flags->checkpoint.rebuild_index, "Go by the headers where the index disagrees");
   sub->add_option("--distributed-config", flags->cluster,
                   "Cluster file (TOML) that says how many stages there are, on which nodes, and what room they need; flags win")
       ->type_name("FILE");

@@ -10,6 +10,15 @@
 
 namespace weft {
 
+// What a command line says of the split of a cluster file; it wins over the file.
+struct SplitChoice {
+  std::optional<int64_t> stages = {};      // --pp-size
+  std::optional<std::string> layers = {};  // --pp-layers
+  std::string balance = {};                // --pp-balance; empty: as the file says
+};
+// Throws bad_input (P07) when it has another number of stages than the file.
+void apply_split(const SplitChoice& choice, ClusterConfig& cluster);
+
 [[nodiscard]] ClusterConfig read_plan_cluster(const std::string& file, bool insecure);
 [[nodiscard]] PlanOptions plan_cluster_options(const ClusterConfig& cluster, int64_t max_context);
 // `cluster`, or one at loopback addresses, with the plan's layers.

@@ -24,6 +24,8 @@ LoadedExecutor ModelFlags::load_distributed() const { refuse("stages in other pr
 
 bench::Record measure_pipeline(const ModelOptions&, int64_t, int64_t, int64_t, int) { refuse("weft bench pipeline"); }
 
+std::optional<ExitCode> run_as_stage(const ModelFlags&, const std::string&) { refuse("--node-id"); }
+
 Json stage_report(Executor& /*executor*/) { return Json::array(); }
 
 void add_stage(CLI::App& app, Command& command) { add_refused(app, command, "stage", "A pipeline worker"); }

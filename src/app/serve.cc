@@ -59,6 +59,7 @@ struct Flags {
   std::string body_limit = "8MiB";
   api::ResponsesStoreOptions responses;
   std::string responses_memory = "64MiB";
+  std::string node;
   double grace = 30.0;
   bool raw_prompts = false;
   bool quiet = false;
@@ -139,6 +140,10 @@ EngineOptions engine_options(const Flags& flags, const Model& model) {
 }
 
 ExitCode serve(const Flags& flags) {
+  if (flags.model.dry_run) return flags.model.print_plan();
+  if (!flags.node.empty()) {
+    if (const std::optional<ExitCode> ended = run_as_stage(flags.model, flags.node)) return *ended;
+  }
   static_cast<void>(flags.sampling.choice.resolve());  // a value out of range is said now, not with each request
   ServerMetrics metrics;
   api::RouterOptions router_options;
@@ -198,6 +203,8 @@ void add_serve(CLI::App& app, Command& command) {
   sub->footer(kExamples);
   flags->model.add(*sub);
   flags->model.add_distributed(*sub);
+  sub->add_option("--node-id", flags->node, "Which node of the cluster file this is; a stage runs as `weft stage` does")
+      ->type_name("ID");
   CLI::Option_group* group = sub->add_option_group("Server");
   group->add_option("--host", flags->http.host, "Address or name to listen on")->capture_default_str();
   group->add_option("--port", flags->http.port, "Port to listen on; 0: any, which is printed")->capture_default_str();

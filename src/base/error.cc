@@ -1,5 +1,7 @@
 #include "base/error.h"
 
+#include <utility>
+
 #include "base/utf8.h"
 
 namespace weft {
@@ -28,7 +30,7 @@ ErrorKind error_kind_from(std::string_view name) {
   return ErrorKind::internal;
 }
 
-Error::Error(ErrorKind kind, std::string_view place, std::string_view message)
-    : kind_(kind), what_(printable(fmt::format("[{}] {}", place.empty() ? "''" : place, message))) {}
+Error::Error(ErrorKind kind, std::string_view place, std::string_view message, std::shared_ptr<const StagePlace> stage)
+    : kind_(kind), what_(printable(fmt::format("[{}] {}", place.empty() ? "''" : place, message))), stage_(std::move(stage)) {}
 
 }  // namespace weft

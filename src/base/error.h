@@ -8,7 +8,10 @@
 // Bad input never reaches an assert; asserts are for programmer mistakes only.
 #pragma once
 
+#include <cstdint>
 #include <exception>
+#include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -34,17 +37,26 @@ enum class ErrorKind {
 [[nodiscard]] std::string_view to_string(ErrorKind kind);
 [[nodiscard]] ErrorKind error_kind_from(std::string_view name);  // the reverse; internal for another name
 
+// Where in a pipeline a failure arose.
+struct StagePlace {
+  int64_t stage = 0;
+  std::string node;
+  std::optional<uint64_t> step;  // that was under way
+};
+
 class Error : public std::exception {
  public:
   // `place` is the component or file that found the fault, without brackets.
-  Error(ErrorKind kind, std::string_view place, std::string_view message);
+  Error(ErrorKind kind, std::string_view place, std::string_view message, std::shared_ptr<const StagePlace> stage = nullptr);
 
   [[nodiscard]] ErrorKind kind() const noexcept { return kind_; }
-  [[nodiscard]] const char* what() const noexcept override { return what_.c_str(); }  // "[place] message"
+  [[nodiscard]] const char* what() const noexcept override { return what_.c_str(); }                // "[place] message"
+  [[nodiscard]] const std::shared_ptr<const StagePlace>& stage() const noexcept { return stage_; }  // empty: of no stage
 
  private:
   ErrorKind kind_;
   std::string what_;
+  std::shared_ptr<const StagePlace> stage_;
 };
 
 template <class... Args>

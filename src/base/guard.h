@@ -5,6 +5,7 @@
 #pragma once
 
 #include <exception>
+#include <memory>
 #include <new>
 #include <optional>
 #include <string>
@@ -17,7 +18,8 @@ namespace weft {
 // An error as a value.
 struct Failure {
   ErrorKind kind = ErrorKind::internal;
-  std::string message;  // as Error::what()
+  std::string message;                                // as Error::what()
+  std::shared_ptr<const StagePlace> stage = nullptr;  // as Error::stage()
 
   [[noreturn]] void raise() const;
 };

@@ -72,7 +72,7 @@ Json answer_facts(const Model& model, const TurnResult& result) {
   weft["interrupted"] = result.end == RequestEnd::cancelled;
   weft["timed_out"] = result.end == RequestEnd::timeout;
   weft["profile"] = to_string(model.profile());
-  weft["threads"] = model.threads();
+  weft["threads"] = model.threads() > 0 ? Json(model.threads()) : Json(nullptr);  // stages elsewhere have their own
   for (const LayerRange& stage : model.stages()) {
     weft["stages"].push_back(fmt::format("{}-{}", stage.begin, stage.end.value - 1));
   }
@@ -110,6 +110,19 @@ Json result_json(const Model& model, const TurnResult& result) {
   made["usage"] = usage_json(result);
   made["weft"] = answer_facts(model, result);
   made["weft"]["memory"] = memory_json(model.executor().memory());
+  return made;
+}
+
+Json failure_json(const Failure& failure, const ChatAnswer& so_far) {
+  Json made = message_json(so_far, true);
+  made["finish_reason"] = nullptr;
+  Json& error = made["error"];
+  error = {{"kind", to_string(failure.kind)}, {"message", failure.message}};
+  if (failure.stage) {
+    error["stage"] = failure.stage->stage;
+    error["node"] = failure.stage->node;
+    error["step"] = failure.stage->step ? Json(*failure.stage->step) : Json(nullptr);
+  }
   return made;
 }
 

@@ -1,6 +1,7 @@
 // Answers as JSON, in the shapes of the OpenAI API (prompt_and_api.md 3.9, 6.5) with Weft's own fields under `weft` (R21).
 #pragma once
 
+#include "base/guard.h"
 #include "base/json.h"
 #include "engine/turn.h"
 
@@ -21,6 +22,10 @@ namespace weft {
 
 // What `weft generate --json` prints: the message's fields, "finish_reason" (null when interrupted), "usage", "weft".
 [[nodiscard]] Json result_json(const Model& model, const TurnResult& result);
+
+// What it prints instead when the answer broke off: the message so far, "finish_reason": null, "error": {"kind", "message"}
+// and, where a stage failed, its "stage", "node" and "step".
+[[nodiscard]] Json failure_json(const Failure& failure, const ChatAnswer& so_far);
 
 // "prompt 100 tokens at 512.0 tokens/s, generated 82 tokens at 40.1 tokens/s, ..."
 [[nodiscard]] std::string summary_line(const Model& model, const TurnResult& result);

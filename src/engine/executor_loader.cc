@@ -34,6 +34,8 @@ Plan plan_stages(const PlanModel& model, int64_t max_context, const ModelOptions
     (void)parse_layer_ranges(*options.pp_layers, model.layer_count(), options.pp_size);
     wanted.layers = *options.pp_layers;
   }
+  wanted.balance = options.balance.value_or(wanted.balance);
+  if (wanted.balance == PlanBalance::latency) wanted.link = PlanLink{};
   wanted.tokens = std::min(wanted.tokens, TokenCount(max_context));
   wanted.prefill_chunk = options.prefill_chunk;
   wanted.profile = options.profile;
@@ -53,7 +55,9 @@ LoadedExecutor load_executor(const ModelOptions& options) {
   }
   LoadedExecutor loaded;
   loaded.threads = thread_count(options.threads);
-  loaded.checkpoint = std::make_shared<const Checkpoint>(options.dir);
+  loaded.checkpoint = std::make_shared<const Checkpoint>(
+      options.dir,
+      CheckpointOptions{.allow_unknown_tensors = options.allow_unknown_tensors, .rebuild_index = options.rebuild_index});
   loaded.weight_bytes = loaded.checkpoint->weight_bytes(loaded.checkpoint->all_layers());
   loaded.max_context = loaded.checkpoint->config().max_context;
   loaded.notes = loaded.checkpoint->notes();

@@ -16,6 +16,7 @@ namespace weft {
 
 class Checkpoint;
 struct Plan;
+enum class PlanBalance : uint8_t;
 struct PlanModel;
 
 struct ModelOptions {
@@ -28,6 +29,9 @@ struct ModelOptions {
   std::optional<int64_t> memory;         // bytes of this process; absent: what is available now (base/system_memory.h)
   int64_t prefill_chunk = 512;           // most rows of a step that the memory has to hold
   std::optional<int64_t> pp_size;        // stages as threads of this process; absent: as pp_layers says, else 1
+  std::optional<PlanBalance> balance;    // of the split by pp_size; absent: by memory
+  bool allow_unknown_tensors = false;    // CheckpointOptions
+  bool rebuild_index = false;            // likewise
 };
 
 struct LoadedExecutor {

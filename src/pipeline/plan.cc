@@ -449,9 +449,15 @@ std::vector<LayerRange> parse_layer_ranges(std::string_view spec, std::optional<
                                            std::optional<int64_t> stages) {
   constexpr int64_t kMostLayers = 1LL << 40;  // keeps sums in range
   const int64_t layer_count = known_layers.value_or(kMostLayers);
+  const auto is_blank = [](char c) { return c == ' ' || c == '\t'; };
+  const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
   std::string text;
-  for (const char c : spec)
-    if (c != ' ' && c != '\t') text += c;
+  for (size_t at = 0; at < spec.size(); ++at) {
+    if (is_blank(spec[at])) continue;
+    if (at > 0 && is_blank(spec[at - 1]) && is_digit(spec[at]) && !text.empty() && is_digit(text.back()))
+      fail(ErrorKind::bad_input, kPlace, "P02: wanted ranges like 0-3,4-7, found a blank between the digits of '{}'", spec);
+    text += spec[at];
+  }
   if (text.empty()) fail(ErrorKind::bad_input, kPlace, "P01: empty layer specification");
   const bool counts = text.find('+') != std::string::npos;
   const char separator = counts ? '+' : ',';

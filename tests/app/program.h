@@ -25,10 +25,10 @@ struct Outcome {
 };
 
 struct RunOptions {
-  std::string input;
-  std::string interrupt_at;              // Ctrl-C as soon as standard error holds this; empty: never
-  std::function<bool()> interrupt_when;  // the same as soon as this holds
-  int signal = SIGINT;                   // what Ctrl-C sends
+  std::string input = {};
+  std::string interrupt_at = {};              // Ctrl-C as soon as standard error holds this; empty: never
+  std::function<bool()> interrupt_when = {};  // the same as soon as this holds
+  int signal = SIGINT;                        // what Ctrl-C sends
 };
 
 inline std::string mini_dir() { return std::string(WEFT_SOURCE_DIR) + "/models/k3-mini"; }

@@ -11,12 +11,16 @@
 #include <gmock/gmock.h>
 
 #include "app/exit_codes.h"
+#include "base/file.h"
 #include "base/json.h"
 #include "pipeline/trace.h"
+
+#include "support/models.h"
 
 namespace weft::app_test {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 std::filesystem::path scratch(const std::string& name) {
@@ -135,6 +139,10 @@ TEST(Program, WrongFlagsAreUsage) {
       {{"generate", "-m", mini, "-p", "x", "--temperature", ""}, "--temperature"},
       {{"generate", "-m", mini, "-p", "x", "--pp-layers", ""}, "P01"},
       {{"plan", "-m", mini, "--pp-layers", ""}, "P01"},
+      {{"plan", "-m", mini, "--pp-layers", "0-1 1"}, "P02"},
+      {{"generate", "-m", mini, "-p", "x", "--heartbeat-interval", "1e300"}, "up to 1000000, found '1e300'"},
+      {{"generate", "-m", mini, "-p", "x", "--time-limit", "0"}, "wanted seconds above 0"},
+      {{"generate", "-m", mini, "-p", "x", "--colocate-stage0"}, "--distributed-config"},
       {{"check", "-m", mini, "--tokens", "4097"}, "4096"},
       {{"synth", "--set", "num_experts=16384", "--set", "moe_intermediate_size=61440", "-o", scratch("full")},
        "of free space, found"},
@@ -305,6 +313,37 @@ TEST(Checkpoints, TruncateAndSynthMakeWorkingModels) {
   const Outcome made = run({"synth", "--preset", "k3", "--layers", "4", "--sparse", "-o", sparse, "--json"});
   ASSERT_EQ(made.code, 0) << made.err;
   EXPECT_EQ(run({"inspect", "-m", sparse}).code, 0);
+}
+
+// An index that names wrong files is refused, unless the headers are what counts.
+TEST(Checkpoints, AStaleIndexIsRebuiltOnlyWhereThatIsAsked) {
+  const std::filesystem::path stale = scratch("stale");
+  std::filesystem::create_directories(stale);
+  const std::filesystem::path whole = testing_support::fixture("tiny-k3-8l");
+  for (const auto& entry : std::filesystem::directory_iterator(whole)) {
+    if (entry.path().filename().string().starts_with("model-") || entry.path().filename() == "config.json")
+      std::filesystem::create_symlink(std::filesystem::absolute(entry.path()), stale / entry.path().filename());
+  }
+  Json index = read_json_file(whole / "model.safetensors.index.json");
+  for (auto& [tensor, file] : index["weight_map"].items()) file = "model-00001-of-000003.safetensors";
+  write_file_atomic(stale / "model.safetensors.index.json", index.dump());
+  for (const char* const command : {"plan", "check"}) {
+    const Outcome refused = run({command, "-m", stale.string()});
+    EXPECT_EQ(refused.code, kExitModel) << command;
+    EXPECT_THAT(refused.err, HasSubstr("the index does not match the files"));
+    const Outcome rebuilt = run({command, "-m", stale.string(), "--rebuild-index"});
+    EXPECT_EQ(rebuilt.code, kExitSuccess) << command << rebuilt.err;
+  }
+}
+
+TEST(Checkpoints, ADryRunIsThePlan) {
+  const Outcome outcome =
+      run({"generate", "-m", mini_dir(), "-p", "x", "--pp-size", "2", "--pp-balance", "compute", "--dry-run"});
+  EXPECT_EQ(outcome.code, kExitSuccess) << outcome.err;
+  EXPECT_THAT(outcome.out, AllOf(HasSubstr("12 layers in 2 stages"), HasSubstr("balance compute")));
+  const Outcome small = run({"generate", "-m", mini_dir(), "-p", "x", "--pp-size", "2", "--memory", "1MiB", "--dry-run"});
+  EXPECT_EQ(small.code, 3) << small.err;
+  EXPECT_EQ(small.out, "");
 }
 
 TEST(Checkpoints, AnInterruptedSynthLeavesNothing) {

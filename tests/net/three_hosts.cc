@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "pipeline/remote/certs.h"
 
 namespace weft::net_test {
@@ -19,63 +20,6 @@ namespace {
 constexpr int kCoordinatorPort = 19000;
 constexpr int kStagePort = 19001;
 constexpr int kHosts = 3;
-
-// examples/distributed/three-node.toml
-constexpr std::string_view kShippedFile = R"(# Kimi K3 (93 layers, 1.56 TB) over three hosts of 512 GB: it just fits.
-
-[cluster]
-name = "k3-3"
-pipeline_parallel_size = 3
-
-[partition]
-# The best split by bytes. Its largest stage, the last, holds 525,231,009,280 bytes of layers and head: 95.5 % of 512 GiB.
-mode = "manual"
-layers = ["0-30", "31-61", "62-92"]
-# With the default reserve of 0.08 a stage may use 92 % of its host, and the plan is refused (exit code 3, with the shortfall
-# of each stage). 0.03 leaves 16 GB for everything else on the host: stop other programs, and give the stages no more than
-# this state. Four hosts fit with the default (four-node.toml).
-reserve_fraction = 0.03
-kv_tokens = 131072
-kv_sequences = 2
-
-[security]
-cert = "node.pem"
-key = "node.key"
-ca = "ca.pem"
-token_file = "cluster.token"
-
-[[nodes]]
-id = "coordinator"
-address = "k3-a.example:19000"
-role = "hybrid"
-
-[[nodes]]
-id = "stage-0"
-address = "k3-a.example:19001"
-role = "pipeline_stage"
-stage = 0
-model_dir = "/data/Kimi-K3"
-resources = { memory_bytes = 549755813888 }  # 512 GiB
-
-[[nodes]]
-id = "stage-1"
-address = "k3-b.example:19001"
-role = "pipeline_stage"
-stage = 1
-model_dir = "/data/Kimi-K3"
-resources = { memory_bytes = 549755813888 }
-
-[[nodes]]
-id = "stage-2"
-address = "k3-c.example:19001"
-role = "pipeline_stage"
-stage = 2
-model_dir = "/data/Kimi-K3"
-resources = { memory_bytes = 549755813888 }
-)";
-
-// Kimi K3's layers are not those of k3-mini; the command line wins over the file.
-constexpr const char* kLayers = "0-3,4-7,8-11";
 
 // Replaces every `from`, of which there must be one.
 void replace(std::string& text, std::string_view from, std::string_view to) {
@@ -128,7 +72,7 @@ ThreeHosts::~ThreeHosts() = default;
 std::filesystem::path ThreeHosts::host_folder(int host) const { return folder_.path() / fmt::format("host-{}", host); }
 
 std::string ThreeHosts::cluster_file(const std::string& cluster_lines) const {
-  std::string text(kShippedFile);
+  std::string text = read_text_file(std::filesystem::path(WEFT_SOURCE_DIR) / "examples/distributed/three-node.toml");
   const std::array<const char*, 4> shipped = {"k3-a.example:19000", "k3-a.example:19001", "k3-b.example:19001",
                                               "k3-c.example:19001"};
   for (size_t i = 0; i < shipped.size(); ++i) replace(text, shipped[i], addresses_[i]);
@@ -159,8 +103,6 @@ std::unique_ptr<Process> ThreeHosts::coordinator(const std::string& subcommand, 
                                     testing_support::k3_mini().string(),
                                     "--distributed-config",
                                     (host_folder(0) / "three-node.toml").string(),
-                                    "--pp-layers",
-                                    kLayers,
                                     "--temperature",
                                     "0"};
   words.insert(words.end(), more.begin(), more.end());

@@ -237,7 +237,8 @@ TEST(Certs, NothingIsOverwritten) {
   EXPECT_EQ(files_in(out).size(), before.size() + 2);
   EXPECT_EQ(verify(*read_certificate(out / "stage-2.pem"), *read_certificate(out / "ca.pem"), X509_PURPOSE_SSL_SERVER), "ok");
   EXPECT_EQ(read_text_file(out / "stage-0.key"), key);
-  EXPECT_THAT(report.to_text(), HasSubstr("stage-2.pem k3-c.example:DIR/node.pem"));
+  EXPECT_THAT(report.to_text(), AllOf(HasSubstr("stage-2.pem k3-c.example:DIR/node.pem"), HasSubstr("keep them")));
+  EXPECT_THAT(make_certs(three_nodes(dir.path() / "first")).to_text(), Not(HasSubstr("keep them")));
   more.out = dir.path() / "nothing";
   EXPECT_THAT(refusal([&] { (void)make_certs(more); }, ErrorKind::security), HasSubstr("ca.pem"));
 }

@@ -73,13 +73,16 @@ class RemoteFaults : public testing::Test {
 // F2, and F1 with a prompt's step: every request that is open ends, once, with the stage and the cause; a restarted stage is
 // taken back.
 TEST_F(RemoteFaults, F2AStageDiesInDecode) {
-  for (const int64_t stage : {0, 1, 2}) {
+  for (const int64_t stage : {0, 1, 2, 0, 1, 2, 1, 1, 1}) {
     const auto stages = cluster();
     const auto executor = stages->executor();
     const std::optional<Failure> failure = step_with(*executor, [&] { stages->kill(stage); });
     ASSERT_TRUE(failure) << stage;
     EXPECT_EQ(failure->kind, ErrorKind::stage_lost) << failure->message;
-    EXPECT_THAT(failure->message, HasSubstr("(node stage-")) << stage;
+    EXPECT_THAT(failure->message, testing::StartsWith(fmt::format("[pipeline] stage {0} (node stage-{0}, ", stage)));
+    ASSERT_TRUE(failure->stage);
+    EXPECT_EQ(failure->stage->stage, stage);
+    EXPECT_EQ(failure->stage->node, fmt::format("stage-{}", stage));
     // While it is away, requests are refused with the reason at once.
     const std::optional<Failure> refused = guard([&] { static_cast<void>(executor->create()); });
     ASSERT_TRUE(refused);

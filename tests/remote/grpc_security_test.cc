@@ -246,6 +246,17 @@ TEST_F(GrpcSecurity, FilesThatCannotBeUsedAreRefusedByName) {
   EXPECT_THAT(refused(past.issue("x", {})), HasSubstr("past.pem: the certificate expired on "));
 }
 
+TEST_F(GrpcSecurity, KeysThatOthersMayReadAreRefused) {
+  for (const auto more : {std::filesystem::perms::group_read, std::filesystem::perms::others_read}) {
+    std::filesystem::permissions(stage_.key, more, std::filesystem::perm_options::add);
+    const Failure refused = failure_of([&] { stage_.require_usable("127.0.0.1:0"); });
+    EXPECT_EQ(refused.kind, ErrorKind::security);
+    EXPECT_THAT(refused.message, testing::AllOf(HasSubstr(stage_.key.string()), HasSubstr("wanted mode 0600")));
+    std::filesystem::permissions(stage_.key, more, std::filesystem::perm_options::remove);
+  }
+  EXPECT_NO_THROW(stage_.require_usable("127.0.0.1:0"));
+}
+
 TEST_F(GrpcSecurity, D12TokensAreAskedForOverTls) {
   const fs::path token = write_token(path("token"), std::string(32, 'a') + "\n");
   const fs::path same = write_token(path("same"), std::string(32, 'a'));

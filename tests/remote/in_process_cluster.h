@@ -85,7 +85,7 @@ class InProcessCluster {
       wanted.profile = setup_.profile;
       return make_plan(plan_model(Checkpoint(setup_.dir)), wanted);
     };
-    made.connect = [this](const NodeAddress& to, double) { return connect(to); };
+    made.connect = [this](const NodeAddress& to, double, const std::function<bool()>&) { return connect(to); };
     made.progress = [this](const std::string& line) {
       const std::lock_guard lock(mutex_);
       said_.push_back(line);

@@ -21,7 +21,9 @@ namespace weft::remote_test {
 
 class LiveCluster {
  public:
-  explicit LiveCluster(int64_t stages, const TransportSecurity& security = {}) : security_(security) {
+  // `models`: the folder of each stage; empty: k3-mini for all.
+  explicit LiveCluster(int64_t stages, const TransportSecurity& security = {}, std::vector<std::filesystem::path> models = {})
+      : security_(security), models_(std::move(models)) {
     config_.name = "test";
     config_.stages = stages;
     ClusterNode coordinator;
@@ -55,7 +57,7 @@ class LiveCluster {
     options.features = built_with();
     options.stage = stage;
     options.coordinator = "coordinator";
-    options.model_dir = testing_support::k3_mini();
+    options.model_dir = models_.empty() ? testing_support::k3_mini() : models_[static_cast<size_t>(stage)];
     options.threads = 1;
     options.link = link_options();
     Node& node = nodes_[static_cast<size_t>(stage)];
@@ -111,6 +113,7 @@ class LiveCluster {
 
   testing_support::TemporaryFolder folder_;
   TransportSecurity security_;
+  std::vector<std::filesystem::path> models_;
   ClusterConfig config_;
   std::vector<Node> nodes_;
 };

@@ -1,5 +1,8 @@
 // The pipeline over a coordinator and workers, joined by in-process streams: the same bits as one process, and what errors do.
+#include <atomic>
+#include <chrono>
 #include <deque>
+#include <mutex>
 #include <numeric>
 #include <thread>
 
@@ -376,6 +379,67 @@ TEST(RemoteHandshake, NobodyThereIsUnreachable) {
 }
 
 // D2: a worker that comes later than its coordinator.
+// Ctrl-C while stages are missing, or are there and say nothing.
+TEST(RemoteHandshake, TheStartCanBeInterrupted) {
+  using Clock = std::chrono::steady_clock;
+  for (const bool silent : {false, true}) {
+    std::atomic<bool> interrupted = false;
+    std::vector<std::unique_ptr<MessageStream>> unheard;
+    ClusterSetup setup{.dir = fixture("tiny-k3-8l"), .layers = "0-3,4-7", .timeouts = {.connect = 60.0, .load = 60.0}};
+    setup.change_coordinator = [&](RemoteOptions& options) {
+      options.interrupted = [&] { return interrupted.load(); };
+      if (!silent) return;
+      options.connect = [&](const NodeAddress&, double, const std::function<bool()>&) {
+        auto [here, there] = in_process_streams();
+        static std::mutex mutex;
+        const std::lock_guard lock(mutex);
+        unheard.push_back(std::move(there));
+        return std::move(here);
+      };
+    };
+    InProcessCluster cluster(setup);
+    cluster.kill(1);
+    std::thread later([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(300));
+      interrupted = true;
+    });
+    const auto begin = Clock::now();
+    const std::optional<Failure> failure = guard([&] { (void)cluster.executor(); });
+    later.join();
+    ASSERT_TRUE(failure);
+    EXPECT_EQ(failure->kind, ErrorKind::unavailable) << failure->message;
+    EXPECT_THAT(failure->message, HasSubstr("stopped while it waited"));
+    EXPECT_LT(Clock::now() - begin, std::chrono::seconds(20)) << "the limits are 60 s";
+  }
+}
+
+// A trace that the disk does not take whole is not silently short.
+TEST(RemotePipeline, ATraceThatIsNotWrittenIsSaid) {
+  InProcessCluster cluster({.dir = fixture("tiny-k3-8l"), .layers = "0-3,4-7", .trace = "/dev/full"});
+  (void)logits_of(*cluster.executor(), prompt_of(3), kChunk);
+  EXPECT_THAT(cluster.said(), testing::Contains(testing::AllOf(HasSubstr("/dev/full"), HasSubstr("whole trace"))));
+}
+
+// Where the stage before reaches a stage is the stage's own word.
+TEST(RemoteHandshake, AdvertisedAddressesGoToTheStageBefore) {
+  ClusterSetup setup{.dir = fixture("tiny-k3-8l"), .layers = "0-3,4-7"};
+  std::mutex mutex;
+  std::vector<std::string> reached;
+  InProcessCluster* made = nullptr;
+  setup.change_worker = [&](WorkerOptions& options) {
+    if (options.node == "stage-1") options.advertise = "inside.example:19002";
+    options.connect = [&](const NodeAddress& to, double) {
+      const std::lock_guard lock(mutex);
+      reached.push_back(to.address);
+      return made->connect(to);
+    };
+  };
+  InProcessCluster cluster(setup);
+  made = &cluster;
+  const auto executor = cluster.executor();
+  EXPECT_THAT(reached, testing::ElementsAre("inside.example:19002"));
+}
+
 TEST(RemoteHandshake, D2StagesStartInAnyOrder) {
   InProcessCluster cluster({.dir = fixture("tiny-k3-8l"), .layers = "0-3,4-7"});
   cluster.kill(0);

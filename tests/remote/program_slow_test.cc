@@ -142,9 +142,14 @@ TEST(DistributedProgram, F2AStageIsKilledInTheMiddleOfAnAnswer) {
       return;
     }
   });
-  const Outcome outcome = run(long_request({"--seed", "987654321"}));
+  const Outcome outcome = run(long_request({"--seed", "987654321", "--json"}));
   killer.join();
   EXPECT_EQ(outcome.code, 6) << outcome.err;
+  const Json json = parse_json(outcome.out, "output");
+  EXPECT_EQ(json["finish_reason"], nullptr);
+  EXPECT_EQ(json["error"]["kind"], "stage_lost");
+  EXPECT_EQ(json["error"]["node"], fmt::format("stage-{}", json["error"]["stage"].get<int>()));
+  EXPECT_THAT(outcome.err, HasSubstr(json["error"]["message"].get<std::string>()));
   EXPECT_THAT(outcome.err, AllOf(HasSubstr("error: "), HasSubstr("stage "), HasSubstr("(node stage-")));
   EXPECT_THAT(processes_with("weft stage -m " + own_dir()), testing::IsEmpty());
 }

@@ -270,8 +270,7 @@ TEST(Doctor, ClocksThatDifferAreAWarning) {
 // ---- metrics
 // ----------------------------------------------------------------------------------------------------------------------
 
-// The body of a GET.
-std::string scrape(const std::string& address) {
+int connect_to(const std::string& address) {
   const size_t colon = address.rfind(':');
   sockaddr_in to{};
   to.sin_family = AF_INET;
@@ -279,6 +278,12 @@ std::string scrape(const std::string& address) {
   EXPECT_EQ(::inet_pton(AF_INET, address.substr(0, colon).c_str(), &to.sin_addr), 1);
   const int socket = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   EXPECT_EQ(::connect(socket, reinterpret_cast<const sockaddr*>(&to), sizeof(to)), 0);
+  return socket;
+}
+
+// The body of a GET.
+std::string scrape(const std::string& address) {
+  const int socket = connect_to(address);
   const timeval limit{10, 0};
   ::setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
   const std::string request = "GET /metrics HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n";
@@ -371,6 +376,86 @@ TEST(Metrics, AnAddressThatCannotBeHadIsAnError) {
   const auto name = guard([&] { const StageMetrics named("localhost", 0, cluster.worker(0), false); });
   ASSERT_TRUE(name);
   EXPECT_EQ(name->kind, ErrorKind::bad_input);
+}
+
+// A scraper that says nothing keeps nobody else from the figures.
+TEST(Metrics, SilentScrapersBlockNobody) {
+  LiveCluster cluster(1);
+  const StageMetrics metrics("127.0.0.1", 0, cluster.worker(0), false);
+  std::vector<int> silent;
+  for (int i = 0; i < 5; ++i) silent.push_back(connect_to(metrics.address()));
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));  // they have their threads
+  EXPECT_THAT(scrape(metrics.address()), HasSubstr("weft_stage_up"));
+  for (const int socket : silent) ::close(socket);
+}
+
+// Questions of observers, and the bytes of their measurements, are no work of the stage.
+TEST(Status, WhatObserversMoveIsNotCounted) {
+  LiveCluster cluster(2);
+  const LoadedExecutor loaded = cluster.load();
+  run_three_steps(*loaded.executor);
+  EXPECT_EQ(diagnose(quick(cluster.observer())).worst(), std::nullopt);
+  for (int s = 0; s < 2; ++s) {
+    EXPECT_GT(cluster.worker(s).status().bytes_sent(), 0);
+    EXPECT_LT(cluster.worker(s).status().bytes_sent(), 200 << 10) << "a measurement moves 256 KiB and more";
+  }
+}
+
+// ---- shards
+// -------------------------------------------------------------------------------------------------------------------------
+
+// The checkpoint with links to all its files but `without`; `changed` is a copy with another last byte.
+void link_model(const std::filesystem::path& from, const std::filesystem::path& to, const std::string& without,
+                const std::string& changed) {
+  std::filesystem::create_directories(to);
+  for (const auto& entry : std::filesystem::directory_iterator(from)) {
+    const std::string name = entry.path().filename();
+    if (name == without || !entry.is_regular_file()) continue;
+    if (name != changed) {
+      std::filesystem::create_symlink(std::filesystem::absolute(entry.path()), to / name);
+      continue;
+    }
+    std::string bytes = read_text_file(entry.path());
+    bytes.back() = static_cast<char>(bytes.back() ^ 1);
+    write_file_atomic(to / name, bytes);
+  }
+}
+
+TEST(Doctor, ShardsThatAStageWouldLoad) {
+  const TemporaryFolder folder;
+  const std::filesystem::path whole = testing_support::fixture("tiny-k3-8l");
+  const std::string second = "model-00002-of-000003.safetensors";  // layers 4 to 7
+  const std::string both = "model-00003-of-000003.safetensors";    // embedding and head
+  link_model(whole, folder.path() / "missing", second, "");
+  link_model(whole, folder.path() / "changed", "", both);
+  struct Case {
+    std::string dir;  // what the second node has
+    std::optional<ErrorKind> worst;
+    std::string error;
+  };
+  const std::string same = whole.string();
+  for (const Case& c : std::vector<Case>{{same, std::nullopt, ""},
+                                         {(folder.path() / "missing").string(), ErrorKind::bad_checkpoint, second},
+                                         {(folder.path() / "changed").string(), ErrorKind::handshake, both}}) {
+    SCOPED_TRACE(c.dir);
+    LiveCluster cluster(2, {}, {whole, c.dir});
+    DiagnosisOptions options = quick(cluster.observer());
+    options.plan = [&](const std::vector<int64_t>& memory) {
+      EXPECT_EQ(memory.size(), 2U);
+      PlanOptions wanted;
+      wanted.layers = "0-3,4-7";
+      wanted.tokens = TokenCount(1024);
+      return make_plan(plan_model(Checkpoint(whole)), wanted);
+    };
+    const Diagnosis diagnosis = diagnose(options);
+    EXPECT_EQ(diagnosis.worst(), c.worst);
+    if (c.error.empty()) {
+      EXPECT_FALSE(diagnosis.nodes[0].shards.empty());
+      EXPECT_FALSE(diagnosis.nodes[1].shards.empty());
+    } else {
+      EXPECT_THAT(errors_of(diagnosis), ElementsAre(AllOf(HasSubstr("stage-1: "), HasSubstr(c.error))));
+    }
+  }
 }
 
 // ---- progress

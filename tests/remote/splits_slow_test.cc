@@ -100,7 +100,9 @@ class Processes {
       wanted.profile = profile;
       return make_plan(plan_model(Checkpoint(dir_)), wanted);
     };
-    options.connect = [](const NodeAddress& to, double timeout) { return connect_grpc(to, {}, timeout); };
+    options.connect = [](const NodeAddress& to, double timeout, const std::function<bool()>& give_up) {
+      return connect_grpc(to, {}, timeout, give_up);
+    };
     options.before_connect = [&](int64_t stage) { cluster_.check(stage); };
     return std::make_unique<RemoteExecutor>(std::move(options));
   }

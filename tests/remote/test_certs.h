@@ -76,6 +76,7 @@ class TestAuthority {
     require(file != nullptr, "no file");
     const bool good = body(file) == 1;
     require(std::fclose(file) == 0 && good, "not written");
+    std::filesystem::permissions(other, std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
     std::filesystem::rename(other, path);
   }
 

@@ -20,7 +20,8 @@ namespace {
 
 using testing::HasSubstr;
 
-// What the worker says to an observer `node` whose certificate has these names; nothing: it answers.
+// What the worker says of an observer `node` whose certificate has these names; nothing: it answers. The observer is told the
+// same.
 std::optional<Failure> refusal(const std::string& node, const std::vector<std::string>& names) {
   WorkerOptions options;
   options.cluster = "test";
@@ -38,15 +39,19 @@ std::optional<Failure> refusal(const std::string& node, const std::vector<std::s
     hello.set_cluster("test");
     hello.set_node(node);
     hello.set_to_node("stage-0");
-    // What is wrong is what the worker says.
+    const std::optional<Failure> told = guard([&] { exchange_hello(link, hello, 10.0); });
     static_cast<void>(guard([&] {
-      exchange_hello(link, hello, 10.0);
       link.finish();
       while (link.receive()) {
       }
     }));
+    server.join();
+    EXPECT_EQ(told.has_value(), refused.has_value());
+    if (told && refused) {
+      EXPECT_EQ(told->kind, refused->kind);
+      EXPECT_THAT(told->message, HasSubstr("wanted a certificate that names node '" + node + "'"));
+    }
   }
-  server.join();
   return refused;
 }
 

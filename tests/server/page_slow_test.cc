@@ -469,11 +469,11 @@ TEST_F(Page, AnErrorInTheMiddleOfAnAnswer) {
   browser_.press_enter();
   browser_.wait_for("window.stream");
   browser_.evaluate(R"(delta({content: 'Half'}); say('data: {"error":{"message":"stage 1 is gone","type":"unavailable_error",'
-                       + '"param":null,"code":"stage_lost"}}\n\ndata: [DONE]\n\n'); stream.close())");
+                       + '"param":null,"code":"stage_unavailable"}}\n\ndata: [DONE]\n\n'); stream.close())");
   wait_for_answer();
   EXPECT_EQ(last(".content"), "Half");
   EXPECT_EQ(browser_.text(".error .message"), "stage 1 is gone");
-  EXPECT_THAT(browser_.text(".error .kind"), HasSubstr("unavailable_error, stage_lost"));
+  EXPECT_THAT(browser_.text(".error .kind"), HasSubstr("unavailable_error, stage_unavailable"));
   browser_.evaluate("window.stream = null");
   browser_.click(".error button");
   browser_.wait_for("window.stream");

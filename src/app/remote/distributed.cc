@@ -4,6 +4,8 @@
 
 #include "app/commit.h"
 #include "app/flags.h"
+#include "app/plan_cluster.h"
+#include "app/remote/stage_server.h"
 #include "app/terminal.h"
 #include "engine/remote/remote_loader.h"
 #include "pipeline/plan.h"
@@ -72,6 +74,25 @@ void apply(const ModelFlags& flags, ClusterSecurity& security) {
   if (!flags.token_file.empty()) security.token_file = flags.token_file;
 }
 
+// Stage 0 where the coordinator is, at the address that the cluster file gives it.
+std::shared_ptr<StageServer> stage_in_this_process(const ModelFlags& flags, const ClusterConfig& cluster,
+                                                   const TransportSecurity& security,
+                                                   const std::shared_ptr<LoadDisplay>& display) {
+  const ClusterNode& node = cluster.stage(0);
+  WorkerOptions options = worker_options(cluster, node, security);
+  options.model_dir = flags.dir;
+  options.threads = flags.threads;
+  options.backend = flags.options().backend;
+  if (!flags.memory.empty()) options.memory = parse_memory(flags.memory);
+  options.allow_unknown_tensors = flags.allow_unknown_tensors;
+  options.rebuild_index = flags.rebuild_index;
+  options.link = flags.wire.options(security.tls() || node.address.starts_with("unix:"));
+  options.log = [display, id = node.id](const std::string& line) { display->note(fmt::format("{}: {}", id, line)); };
+  auto made = std::make_shared<StageServer>(options, node.address, security);
+  if (made->insecure()) display->note("warning: plaintext on an address that others can reach (--insecure)");
+  return made;
+}
+
 }  // namespace
 
 LoadedExecutor ModelFlags::load_distributed() const {
@@ -81,6 +102,7 @@ LoadedExecutor ModelFlags::load_distributed() const {
   remote.model = options();
   remote.build = fmt::format("{} {}", kVersion, kBuildCommit);
   remote.trace = pp_trace;
+  remote.interrupted = [] { return interrupt_flag().load(); };
   const auto display = std::make_shared<LoadDisplay>();
   remote.progress = [display](const std::string& line) { display->note(line); };
   if (!distributed_config.empty()) {
@@ -88,15 +110,12 @@ LoadedExecutor ModelFlags::load_distributed() const {
     ClusterSecurity given;
     apply(*this, given);
     remote.cluster = read_cluster_config(distributed_config, given);
-    if (pp_size && *pp_size != remote.cluster.stages) {
-      fail(ErrorKind::bad_input, "command line", "P07: --pp-size {}: wanted the {} stages of {}", *pp_size,
-           remote.cluster.stages, distributed_config);
-    }
-    if (remote.model.pp_layers) remote.cluster.layers = *remote.model.pp_layers;
+    apply_split(split(), remote.cluster);
     const TransportSecurity security = transport_security(remote.cluster.security);
     for (int64_t s = 0; s < remote.cluster.stages; ++s) security.require_usable(remote.cluster.stage(s).address);
     apply(*this, remote.cluster.timeouts);
     remote.link = wire.options(security.tls());
+    if (colocate_stage0) remote.processes = stage_in_this_process(*this, remote.cluster, security, display);
     return connect_and_load(std::move(remote), display);
   }
   // The split is checked before anything is started.
@@ -119,6 +138,8 @@ LoadedExecutor ModelFlags::load_distributed() const {
     local.arguments.push_back(fmt::format("{}", threads));
   }
   if (reference) local.arguments.emplace_back("--reference");
+  if (allow_unknown_tensors) local.arguments.emplace_back("--allow-unknown-tensors");
+  if (rebuild_index) local.arguments.emplace_back("--rebuild-index");
   apply(*this, local.timeouts);
   auto processes = std::make_shared<LocalCluster>(std::move(local));
   remote.cluster = processes->config();
@@ -127,6 +148,7 @@ LoadedExecutor ModelFlags::load_distributed() const {
     if (line.find("waiting for") == std::string::npos) display->note(line);  // they start with this process
   };
   remote.processes = processes;
+  remote.one_host = true;
   remote.link = wire.options(true);
   LoadedExecutor loaded = connect_and_load(std::move(remote), display);
   processes->reached();

@@ -104,7 +104,7 @@ class SleepingPipeline {
     options.config = load_model_config(dir);
     options.config_text = read_text_file(dir / "config.json");
     options.link = link_options();
-    options.connect = [this](const NodeAddress& to, double) { return connect(to); };
+    options.connect = [this](const NodeAddress& to, double, const std::function<bool()>&) { return connect(to); };
     options.plan = [&](const std::vector<int64_t>&) {
       PlanOptions wanted;
       wanted.stages = 2;
@@ -250,6 +250,7 @@ std::vector<Figure> throughput(const PipelineOptions& options, Json& facts, std:
   remote.cluster = processes->config();
   remote.before_connect = [&](int64_t stage) { processes->check(stage); };
   remote.processes = processes;
+  remote.one_host = true;
   const LoadedExecutor there = load_remote_executor(std::move(remote));
   // Side by side in time: the machine's mood is the same for both.
   for (int i = 0; i < options.repeats + 1; ++i) {

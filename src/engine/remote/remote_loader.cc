@@ -37,6 +37,21 @@ LinkOptions link_options() {
   return made;
 }
 
+SizedModel size_model(const std::filesystem::path& dir, const std::shared_ptr<const ModelConfig>& config,
+                      const CheckpointOptions& options) {
+  SizedModel made;
+  if (has_shards(dir)) {
+    made.headers = std::make_shared<const Checkpoint>(dir, options);
+    made.notes = made.headers->notes();
+    made.model = plan_model(*made.headers);
+  } else {
+    made.model = plan_model(config);
+    made.notes = config->notes;
+    made.notes.emplace_back("the shards are not here: the plan's sizes are estimated from config.json");
+  }
+  return made;
+}
+
 LoadedExecutor load_remote_executor(RemoteModelOptions options) {
   const std::filesystem::path& dir = options.model.dir;
   LoadedExecutor loaded;
@@ -44,42 +59,36 @@ LoadedExecutor load_remote_executor(RemoteModelOptions options) {
   RemoteOptions remote;
   remote.config = load_model_config(dir);
   remote.config_text = read_text_file(dir / "config.json", ErrorKind::bad_checkpoint);
-  loaded.notes = remote.config->notes;
   loaded.max_context = remote.config->max_context;
-  std::shared_ptr<const Checkpoint> headers;
-  PlanModel model;
-  if (has_shards(dir)) {
-    headers = std::make_shared<const Checkpoint>(dir);
-    loaded.notes = headers->notes();
-    model = plan_model(*headers);
-  } else {
-    model = plan_model(remote.config);
-    loaded.notes.emplace_back("the shards are not here: the plan's sizes are estimated from config.json");
-  }
+  const SizedModel sized =
+      size_model(dir, remote.config,
+                 {.allow_unknown_tensors = options.model.allow_unknown_tensors, .rebuild_index = options.model.rebuild_index});
+  loaded.notes = sized.notes;
   const auto check_activation = [&](ops::Profile profile) {
     const std::string made = profile == ops::Profile::bf16 ? "bf16" : "f32";
     if (options.activation.empty() || options.activation == made) return;
     fail(ErrorKind::bad_input, "--activation-dtype", "wanted {} with profile {}, found {}", made, ops::to_string(profile),
          options.activation);
   };
-  remote.plan = [&, one_host = options.processes != nullptr](const std::vector<int64_t>& memory) {
+  remote.plan = [&, one_host = options.one_host](const std::vector<int64_t>& memory) {
     if (one_host) {
-      Plan plan = plan_stages(model, loaded.max_context, options.model);
+      Plan plan = plan_stages(sized.model, loaded.max_context, options.model);
       check_activation(plan.profile);
       return plan;
     }
     // As `weft plan` splits by the same file, over the memory that the nodes have.
-    PlanOptions wanted = cluster_plan_options(options.cluster, loaded.max_context);
-    wanted.node_memory = memory;
-    wanted.warnings.clear();
+    PlanOptions wanted = cluster_plan_options(options.cluster, loaded.max_context, memory);
     wanted.prefill_chunk = options.model.prefill_chunk;
     wanted.profile = options.model.profile;
-    Plan plan = make_plan(model, wanted);
+    Plan plan = make_plan(sized.model, wanted);
     check_activation(plan.profile);
     return plan;
   };
   const TransportSecurity security = transport_security(options.cluster.security);
-  remote.connect = [security](const NodeAddress& to, double timeout) { return connect_grpc(to, security, timeout); };
+  remote.connect = [security](const NodeAddress& to, double timeout, const std::function<bool()>& give_up) {
+    return connect_grpc(to, security, timeout, give_up);
+  };
+  remote.interrupted = options.interrupted;
   remote.cluster = options.cluster;
   remote.build = options.build;
   remote.prefill_chunk = options.model.prefill_chunk;

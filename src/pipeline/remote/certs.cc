@@ -384,6 +384,12 @@ std::string CertsReport::to_text() const {
     text += fmt::format("  scp {}{}.pem {}:DIR/node.pem\n", folder, files.name, host);
     text += fmt::format("  scp {}{}.key {}:DIR/node.key\n", folder, files.name, host);
   }
+  if (added) {
+    text += R"(
+A host that runs another node of this cluster has node.pem and node.key already, which do not name the new node: keep them, copy
+the new pair under its own name, and start the new node with --tls-cert and --tls-key.
+)";
+  }
   text += R"(
 The cluster file, DIR/cluster.toml, then says on every host:
   [security]

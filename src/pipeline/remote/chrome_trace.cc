@@ -5,17 +5,30 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "base/guard.h"
 #include "base/json.h"
 
 namespace weft {
 
 ChromeTrace::ChromeTrace(const std::filesystem::path& file)
-    : file_(file), origin_(std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count()) {
+    : name_(file.string()),
+      file_(file),
+      origin_(std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count()) {
   if (!file_) fail(ErrorKind::bad_input, file.string(), "wanted a file to write the trace into, found none that opens");
   file_ << "[";
 }
 
-ChromeTrace::~ChromeTrace() { file_ << "\n]\n"; }
+void ChromeTrace::close() {
+  const std::lock_guard lock(mutex_);
+  if (!file_.is_open()) return;
+  file_ << "\n]\n";
+  file_.close();
+  if (!file_) fail(ErrorKind::unavailable, name_, "wanted the whole trace written, found that the file takes no more");
+}
+
+ChromeTrace::~ChromeTrace() {
+  static_cast<void>(guard([&] { close(); }));
+}
 
 void ChromeTrace::write(std::string_view event) {
   file_ << (first_ ? "\n" : ",\n") << event;

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 #include <mutex>
+#include <string>
 #include <string_view>
 
 namespace weft {
@@ -14,10 +15,13 @@ class ChromeTrace {
  public:
   // Throws bad_input naming the file when it cannot be written.
   explicit ChromeTrace(const std::filesystem::path& file);
-  ~ChromeTrace();  // closes the array
+  ~ChromeTrace();  // close()
   ChromeTrace(const ChromeTrace&) = delete;
   ChromeTrace& operator=(const ChromeTrace&) = delete;
 
+  // Ends the array and the file; nothing is written after it. Throws unavailable when not everything was written (a full
+  // disk).
+  void close();
   // Row names: process `stage` (-1: the coordinator).
   void name_stage(int64_t stage, std::string_view name);
   // A span in seconds of this process's steady clock; nothing for one that has no length.
@@ -26,6 +30,7 @@ class ChromeTrace {
  private:
   void write(std::string_view event);
 
+  const std::string name_;
   std::mutex mutex_;
   std::ofstream file_;
   bool first_ = true;

@@ -45,6 +45,13 @@ PlanOptions cluster_plan_options(const ClusterConfig& cluster, int64_t max_conte
   return options;
 }
 
+PlanOptions cluster_plan_options(const ClusterConfig& cluster, int64_t max_context, const std::vector<int64_t>& memory) {
+  PlanOptions options = cluster_plan_options(cluster, max_context);
+  options.node_memory = memory;
+  options.warnings.clear();
+  return options;
+}
+
 ClusterConfig with_plan(ClusterConfig cluster, const Plan& plan, const std::filesystem::path& out) {
   if (std::ssize(plan.stages) != cluster.stages)
     fail(ErrorKind::bad_input, out.string(), "P07: wanted a plan of {} stages, found {}", cluster.stages, plan.stages.size());

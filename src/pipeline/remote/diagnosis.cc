@@ -1,10 +1,12 @@
 #include "pipeline/remote/diagnosis.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <ctime>
 #include <filesystem>
 #include <future>
+#include <map>
 #include <memory>
 #include <netdb.h>
 #include <thread>
@@ -126,6 +128,7 @@ class Examination {
     look_at_certificate();
     visit_all();
     compare();
+    look_at_shards();
     for (const NodeDiagnosis& node : made_.nodes) {
       measure(cluster_.coordinator().id, node.node, node.reached, [&] {
         const ClusterNode& to = cluster_.stage(node.stage);
@@ -208,6 +211,54 @@ class Examination {
     }
   }
 
+  // Only where every node was reached: the plan needs the memory of all.
+  void look_at_shards() {
+    if (!options_.plan || !std::ranges::all_of(made_.nodes, &NodeDiagnosis::reached)) return;
+    std::vector<int64_t> memory;
+    for (const NodeDiagnosis& node : made_.nodes) {
+      const int64_t stated = cluster_.stage(node.stage).memory_bytes;
+      memory.push_back(stated > 0 ? stated : node.memory);
+    }
+    std::optional<wire::Plan> plan;
+    const std::optional<Failure> failure = guard([&] { plan = to_wire(options_.plan(memory), 1); });
+    if (failure) return refuse("plan", *failure);
+    std::vector<std::optional<Failure>> failures(made_.nodes.size());
+    {
+      std::vector<std::jthread> threads;
+      for (size_t s = 0; s < made_.nodes.size(); ++s) {
+        threads.emplace_back([&, s] { failures[s] = guard([&] { made_.nodes[s].shards = survey(*plan, made_.nodes[s]); }); });
+      }
+    }
+    std::map<std::string, const NodeDiagnosis*> first;
+    std::map<std::string, std::string> digests;
+    for (size_t s = 0; s < made_.nodes.size(); ++s) {
+      const NodeDiagnosis& node = made_.nodes[s];
+      if (failures[s]) refuse(node.node, *failures[s]);
+      for (const ShardDigest& shard : node.shards) {
+        const auto [seen, is_new] = first.emplace(shard.file, &node);
+        if (is_new) {
+          digests[shard.file] = shard.sha256;
+        } else if (digests[shard.file] != shard.sha256) {
+          refuse(node.node, {ErrorKind::handshake, fmt::format("{}: wanted {} (as on {}), found {}", shard.file,
+                                                               digests[shard.file], seen->second->node, shard.sha256)});
+        }
+      }
+    }
+  }
+
+  [[nodiscard]] std::vector<ShardDigest> survey(const wire::Plan& plan, const NodeDiagnosis& node) const {
+    ObserverLink link(options_.observer, cluster_.stage(node.stage));
+    wire::Control question;
+    *question.mutable_survey()->mutable_plan() = plan;
+    question.mutable_survey()->set_stage(static_cast<uint32_t>(node.stage));
+    const wire::Control answer = link.ask(question, cluster_.timeouts.load);
+    if (!answer.has_survey_reply()) fail(ErrorKind::bad_input, "doctor", "wanted a list of shards, found another message");
+    if (answer.survey_reply().has_failure()) from_wire(answer.survey_reply().failure()).raise();
+    std::vector<ShardDigest> shards;
+    for (const wire::ShardDigest& shard : answer.survey_reply().shards()) shards.push_back({shard.file(), shard.sha256()});
+    return shards;
+  }
+
   template <class Body>
   void measure(const std::string& from, const std::string& to, bool possible, Body&& body) {
     LinkDiagnosis& link = made_.links.emplace_back();
@@ -253,6 +304,8 @@ Json Diagnosis::to_json() const {
       one["config_sha256"] = node.config_sha256;
       one["layers"] = node.layers;
       one["memory_bytes"] = node.memory;
+      one["shards"] = Json::array();
+      for (const ShardDigest& shard : node.shards) one["shards"].push_back(shard.file);
       one["clock_skew_seconds"] = node.clock_skew;
     }
     made["nodes"].push_back(std::move(one));
@@ -286,11 +339,12 @@ std::string Diagnosis::to_text() const {
     row = {fmt::format("{}", node.stage), node.node, node.address, or_dash(fmt::format("{}", fmt::join(node.resolved, " "))),
            node.connection};
     if (!node.reached) {
-      row.resize(12, "-");
+      row.resize(13, "-");
       continue;
     }
     row.insert(row.end(),
                {node.build, node.features, node.device, human_bytes(node.memory), or_dash(node.layers),
+                node.shards.empty() ? "-" : fmt::format("{}", node.shards.size()),
                 fmt::format("{} {}", node.family, node.config_sha256.substr(0, 8)), fmt::format("{:+.3f} s", node.clock_skew)});
   }
   text += '\n' + text_table({{"stage", true},
@@ -303,6 +357,7 @@ std::string Diagnosis::to_text() const {
                              {"device"},
                              {"memory", true},
                              {"layers"},
+                             {"shards", true},
                              {"model"},
                              {"clock", true}},
                             rows);

@@ -7,10 +7,13 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "model/fingerprint.h"
+#include "pipeline/plan.h"
 #include "pipeline/remote/identity.h"
 #include "pipeline/remote/observe.h"
 
@@ -18,7 +21,10 @@ namespace weft {
 
 struct DiagnosisOptions {
   ObserverOptions observer;
-  std::string config_sha256;          // of the model's config.json here; empty: the nodes are compared with each other
+  std::string config_sha256;  // of the model's config.json here; empty: the nodes are compared with each other
+  // The split that a run would take, over nodes of so many bytes of memory: each node says whether its shards are there, and
+  // those that two nodes have are compared. Empty: shards are not looked at.
+  std::function<Plan(const std::vector<int64_t>& memory)> plan;
   int64_t bytes = int64_t{16} << 20;  // most that a transfer of a measurement has
   int repeats = 5;
 };
@@ -41,9 +47,10 @@ struct NodeDiagnosis {
   std::string device;
   std::string family;
   std::string config_sha256;
-  std::string layers;       // "0-3"; empty: nothing is loaded
-  int64_t memory = 0;       // bytes that its stage may use
-  double clock_skew = 0.0;  // seconds that its clock is ahead
+  std::string layers;               // "0-3"; empty: nothing is loaded
+  std::vector<ShardDigest> shards;  // that its stage would load; empty: they were not looked at, or a finding says why
+  int64_t memory = 0;               // bytes that its stage may use
+  double clock_skew = 0.0;          // seconds that its clock is ahead
 };
 
 struct LinkDiagnosis {

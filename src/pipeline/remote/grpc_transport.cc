@@ -48,6 +48,7 @@ constexpr int kIdleConnectionMs = 30'000;  // a connection without a call: none 
 constexpr seconds kCloseServer{2};         // for the last statuses to leave
 constexpr seconds kProof{10};              // for a client to prove that it has the token
 constexpr seconds kProbe{3};               // to find out why a connection failed
+constexpr milliseconds kLook{50};          // between looks at whether a connection is still wanted
 constexpr milliseconds kLeastProbe{500};   // though the time to connect is over
 constexpr double kLongestWait = 1e6;       // seconds
 
@@ -272,7 +273,8 @@ GrpcServer::GrpcServer(const std::string& address, const TransportSecurity& secu
 GrpcServer::~GrpcServer() = default;
 const std::string& GrpcServer::address() const { return impl_->address; }
 
-std::unique_ptr<MessageStream> connect_grpc(const NodeAddress& to, const TransportSecurity& security, double timeout) {
+std::unique_ptr<MessageStream> connect_grpc(const NodeAddress& to, const TransportSecurity& security, double timeout,
+                                            const std::function<bool()>& give_up) {
   using Clock = GrpcCall::Clock;
   const auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(
                                            std::chrono::duration<double>(std::clamp(timeout, 0.0, kLongestWait)));
@@ -289,7 +291,12 @@ std::unique_ptr<MessageStream> connect_grpc(const NodeAddress& to, const Transpo
   if (!token.empty()) call->context().AddMetadata(security.tls() ? kTokenKey : kNonceKey, security.tls() ? token : nonce);
   grpc::GenericStub(channel).PrepareBidiStreamingCall(&call->context(), kStreamMethod, {}, call.get());
   call->start();
-  if (!call->wait_answered(deadline))
+  bool answered = false;
+  while (!answered && Clock::now() < deadline) {
+    answered = call->wait_answered(give_up ? std::min(deadline, Clock::now() + kLook) : deadline);
+    if (give_up && give_up()) fail(ErrorKind::unavailable, "grpc", "node '{}' at {}: given up", to.node, to.address);
+  }
+  if (!answered && !call->wait_answered(deadline))
     fail(ErrorKind::unreachable, "grpc", "node '{}' at {}: no answer within {} s", to.node, to.address, timeout);
   if (!call->accepted()) raise_refused(to, security, *check, call->status(), deadline);
   if (!token.empty() && !security.tls()) {

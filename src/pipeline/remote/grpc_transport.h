@@ -33,9 +33,10 @@ struct TransportSecurity {
   bool allow_insecure = false;  // plaintext on addresses that are not loopback
 
   [[nodiscard]] bool tls() const { return !cert.empty(); }
-  // Throws security naming file or address: one of the three missing, a file that cannot be read or is no PEM, key and
-  // certificate that do not belong together, an expired certificate, a token file that others may read or that is too short,
-  // and `address` not loopback (nor a Unix socket) without TLS and without allow_insecure.
+  // Throws security naming file or address: one of the three missing, a file that cannot be read or is no PEM, a key that
+  // others than its owner may read, key and certificate that do not belong together, an expired certificate, a token file that
+  // others may read or that is too short, and `address` not loopback (nor a Unix socket) without TLS and without
+  // allow_insecure.
   void require_usable(const std::string& address) const;
 };
 
@@ -78,8 +79,8 @@ class GrpcServer {
 
 // Connects and waits until the other end has accepted the call. Throws unreachable naming address and reason when there is no
 // connection within `timeout` seconds (refused, no route, silence), security when certificates or tokens do not agree, as
-// require_usable().
+// require_usable(), unavailable soon after `give_up`, which is asked again and again, says true.
 [[nodiscard]] std::unique_ptr<MessageStream> connect_grpc(const NodeAddress& to, const TransportSecurity& security,
-                                                          double timeout);
+                                                          double timeout, const std::function<bool()>& give_up = {});
 
 }  // namespace weft

@@ -135,6 +135,7 @@ wire::HelloReply exchange_hello(Link& link, const wire::Hello& hello, double sec
   const auto answer = message_of<wire::Control>(*frame);
   if (!answer.has_hello_reply())
     fail(ErrorKind::bad_input, kPlace, "{}: wanted a handshake, found another message", link.peer());
+  if (answer.hello_reply().has_refused()) from_wire(answer.hello_reply().refused()).raise();
   if (answer.hello_reply().differences_size() > 0) {
     fail(ErrorKind::handshake, kPlace, "{}: {}", link.peer(), differences_text(answer.hello_reply()));
   }

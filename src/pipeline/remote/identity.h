@@ -33,7 +33,8 @@ void add_differences(wire::HelloReply& reply, const wire::Hello& mine, const wir
 // "protocol: wanted 1, found 2; cluster: wanted 'a', found 'b'"
 [[nodiscard]] std::string differences_text(const wire::HelloReply& reply);
 
-// Sends `hello` and takes the answer. Throws handshake naming every difference, stage_lost after `seconds` of silence. The
+// Sends `hello` and takes the answer. Throws handshake naming every difference, security when this end's certificate is
+// another node's, stage_lost after `seconds` of silence. The
 // link's reader must not run yet.
 wire::HelloReply exchange_hello(Link& link, const wire::Hello& hello, double seconds);
 

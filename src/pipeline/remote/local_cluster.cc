@@ -21,6 +21,7 @@ namespace {
 
 constexpr std::string_view kPlace = "local stages";
 constexpr double kGrace = 5.0;  // seconds
+constexpr size_t kLongestFolder = 107 - std::string_view("/weft-XXXXXX/stage-1048576").size();
 
 // The last line that a worker wrote.
 std::string last_words(const std::filesystem::path& log) {
@@ -35,7 +36,10 @@ std::string last_words(const std::filesystem::path& log) {
 }  // namespace
 
 LocalCluster::LocalCluster(LocalClusterOptions options) : options_(std::move(options)) {
-  std::string pattern = (std::filesystem::temp_directory_path() / "weft-XXXXXX").string();
+  // Paths of sockets are short.
+  std::filesystem::path where = std::filesystem::temp_directory_path();
+  if (where.string().size() > kLongestFolder) where = "/tmp";
+  std::string pattern = (where / "weft-XXXXXX").string();
   if (::mkdtemp(pattern.data()) == nullptr) {
     fail(ErrorKind::unavailable, kPlace, "wanted a folder for sockets at '{}', found {}", pattern, std::strerror(errno));
   }

@@ -121,7 +121,15 @@ std::optional<ErrorKind> worst_kind(const std::vector<ErrorKind>& kinds) {
   for (const ErrorKind kind : {ErrorKind::security, ErrorKind::handshake}) {
     if (std::ranges::find(kinds, kind) != kinds.end()) return kind;
   }
-  return kinds.empty() ? std::nullopt : std::optional(ErrorKind::unreachable);
+  // What is no fault of a model or of the plan is one of reaching a stage.
+  const auto of_model = [](ErrorKind kind) {
+    return kind == ErrorKind::bad_checkpoint || kind == ErrorKind::unsupported || kind == ErrorKind::plan_impossible;
+  };
+  if (!std::ranges::all_of(kinds, of_model)) return ErrorKind::unreachable;
+  for (const ErrorKind kind : {ErrorKind::bad_checkpoint, ErrorKind::unsupported, ErrorKind::plan_impossible}) {
+    if (std::ranges::find(kinds, kind) != kinds.end()) return kind;
+  }
+  return std::nullopt;
 }
 
 std::string built_with() { return fmt::format("gRPC {}, {} CUDA", grpc_version(), built_with_cuda() ? "with" : "without"); }

@@ -41,7 +41,8 @@ struct StageObservation {
 [[nodiscard]] Json observations_json(const std::string& cluster, const std::vector<StageObservation>& observations);
 [[nodiscard]] std::string observations_text(const std::vector<StageObservation>& observations);  // a table, a row a stage
 
-// Of several failures, the one that a report ends with: security before handshake before all others.
+// Of several failures, the one that a report ends with: security before handshake, before all others, before faults of
+// checkpoints, before a plan that does not fit.
 [[nodiscard]] std::optional<ErrorKind> worst_kind(const std::vector<ErrorKind>& kinds);
 
 // "gRPC 1.51.1, without CUDA"

@@ -43,7 +43,12 @@ struct RemoteOptions {
   int sample_threads = 1;                           // likewise
   // The plan for nodes with so many bytes of memory each. Throws what make_plan() throws.
   std::function<Plan(const std::vector<int64_t>& memory)> plan;
-  std::function<std::unique_ptr<MessageStream>(const NodeAddress& to, double timeout)> connect;
+  // As connect_grpc(): within `timeout` seconds, or until `give_up` says true.
+  std::function<std::unique_ptr<MessageStream>(const NodeAddress& to, double timeout, const std::function<bool()>& give_up)>
+      connect;
+  // Whether the start is to end (Ctrl-C while stages are missing), asked while it waits for them; from several threads. May be
+  // empty.
+  std::function<bool()> interrupted;
   // Before each try to connect to a stage; throws when that cannot succeed (a worker process that ended). May be empty.
   std::function<void(int64_t stage)> before_connect;
   std::function<void(const std::string& line)> progress;  // of connecting and loading; from several threads
@@ -55,8 +60,8 @@ struct RemoteOptions {
 class RemoteExecutor final : public Executor {
  public:
   // Connects to all stages, in any order in which they come up, until the load timeout; loads them. Throws unreachable (no
-  // connection in that time), handshake (all differences of all stages), security, what the plan and the loading of a stage
-  // throw.
+  // connection in that time), handshake (all differences of all stages), security, unavailable (interrupted), what the plan and
+  // the loading of a stage throw.
   explicit RemoteExecutor(RemoteOptions options);
   ~RemoteExecutor() override;
   RemoteExecutor(const RemoteExecutor&) = delete;

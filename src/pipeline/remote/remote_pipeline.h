@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <deque>
@@ -36,6 +37,7 @@ inline constexpr double kAnswerSeconds = 10.0;           // of what needs no wor
 inline constexpr double kSecondsPerPrefillToken = 0.02;  // distributed.md 5.10
 inline constexpr double kFirstPause = 0.1;               // between tries to connect, doubled
 inline constexpr double kLongestPause = 10.0;
+inline constexpr double kLookSeconds = 0.1;           // between looks at whether the start is to end
 inline constexpr double kStateBytesPerSecond = 10e6;  // slowest transfer of a saved state that is waited for
 
 using Clock = std::chrono::steady_clock;
@@ -106,6 +108,7 @@ struct RemoteExecutor::Impl {
     }
     boot = random_boot_id();
     connect_all(coordinator::after(options.cluster.timeouts.load));
+    starting = false;
     become_ready();
     began = coordinator::now();
     monitor = std::thread([this] { watch_steps(); });
@@ -127,6 +130,7 @@ struct RemoteExecutor::Impl {
     if (monitor.joinable()) monitor.join();
     if (keeper.joinable()) keeper.join();
     disconnect("the coordinator ended");
+    if (trace) close_trace();
   }
 
   // ---- connecting
@@ -136,9 +140,21 @@ struct RemoteExecutor::Impl {
     if (options.progress) static_cast<void>(guard([&] { options.progress(line); }));
   }
 
-  [[nodiscard]] bool is_stopping() {
+  // Whether what waits for a stage is to end: the executor does, or its start was interrupted.
+  [[nodiscard]] bool gives_up() {
+    if (starting && options.interrupted && options.interrupted()) return true;
     const std::lock_guard lock(mutex);
     return stopping;
+  }
+  void check_given_up() {
+    if (gives_up()) fail(ErrorKind::unavailable, coordinator::kPipelinePlace, "stopped while it waited for the stages");
+  }
+
+  // A failure at a stage, which names it.
+  [[nodiscard]] static Failure failure_at(const Peer& peer, ErrorKind kind, std::string_view message,
+                                          std::optional<uint64_t> step = std::nullopt) {
+    auto place = std::make_shared<const StagePlace>(StagePlace{peer.stage, peer.address.node, step});
+    return {kind, fmt::format("[{}] {}: {}", coordinator::kPipelinePlace, peer.name, message), std::move(place)};
   }
 
   // Runs `body` for every stage side by side; throws the first failure with the stage's name.
@@ -151,8 +167,7 @@ struct RemoteExecutor::Impl {
     }
     for (std::thread& thread : threads) thread.join();
     for (size_t s = 0; s < peers.size(); ++s) {
-      if (failures[s])
-        throw Error(failures[s]->kind, coordinator::kPipelinePlace, peers[s]->name + ": " + failures[s]->message);
+      if (failures[s]) failure_at(*peers[s], failures[s]->kind, failures[s]->message).raise();
     }
   }
 
@@ -164,16 +179,21 @@ struct RemoteExecutor::Impl {
       if (options.before_connect) options.before_connect(peer.stage);
       const double left = coordinator::Seconds(deadline - coordinator::Clock::now()).count();
       try {
-        stream = options.connect(peer.address, std::min(options.cluster.timeouts.connect, std::max(left, 0.1)));
+        stream = options.connect(peer.address, std::min(options.cluster.timeouts.connect, std::max(left, 0.1)),
+                                 [this] { return gives_up(); });
       } catch (const Error& error) {
         if (error.kind() != ErrorKind::unreachable || coordinator::Clock::now() >= deadline) throw;
         if (said != error.what()) say(fmt::format("waiting for {}: {}", peer.name, error.what()));
         said = error.what();
       }
       if (stream) break;
-      std::unique_lock lock(mutex);
-      changed.wait_until(lock, std::min(deadline, coordinator::after(pause)), [&] { return stopping; });
-      if (stopping) fail(ErrorKind::unavailable, coordinator::kPipelinePlace, "the coordinator ends");
+      const coordinator::Clock::time_point next = std::min(deadline, coordinator::after(pause));
+      while (coordinator::Clock::now() < next) {
+        check_given_up();
+        std::unique_lock lock(mutex);
+        changed.wait_until(lock, std::min(next, coordinator::after(coordinator::kLookSeconds)), [&] { return stopping; });
+      }
+      check_given_up();
       pause = std::min(2.0 * pause, coordinator::kLongestPause);
     }
     const ClusterTimeouts& timeouts = options.cluster.timeouts;
@@ -209,6 +229,7 @@ struct RemoteExecutor::Impl {
     const wire::Control answer = ask(peer, message, coordinator::kAnswerSeconds);
     if (!answer.has_hello_reply())
       fail(ErrorKind::bad_input, coordinator::kPipelinePlace, "wanted a handshake, found another message");
+    if (answer.hello_reply().has_refused()) from_wire(answer.hello_reply().refused()).raise();
     peer.hello = answer.hello_reply();
     peer.clock_offset = 0.5 * (asked + coordinator::now()) - peer.hello.self().steady();
   }
@@ -244,7 +265,8 @@ struct RemoteExecutor::Impl {
     wire::Plan wired = to_wire(*plan, options.prefill_chunk);
     for (const auto& peer : peers) {
       wired.mutable_stages(static_cast<int>(peer->stage))->set_node(peer->address.node);
-      wired.mutable_stages(static_cast<int>(peer->stage))->set_address(peer->address.address);
+      const std::string& elsewhere = peer->hello.self().advertise();
+      wired.mutable_stages(static_cast<int>(peer->stage))->set_address(elsewhere.empty() ? peer->address.address : elsewhere);
     }
     every_stage([&](Peer& peer) {
       wire::Control message;
@@ -332,7 +354,12 @@ struct RemoteExecutor::Impl {
     const coordinator::Clock::time_point deadline = coordinator::after(seconds);
     std::unique_lock lock(peer.mutex);
     for (;;) {
-      if (!peer.arrived.wait_until(lock, deadline, [&] { return !peer.replies.empty() || peer.lost; })) {
+      const auto until = starting ? std::min(deadline, coordinator::after(coordinator::kLookSeconds)) : deadline;
+      if (!peer.arrived.wait_until(lock, until, [&] { return !peer.replies.empty() || peer.lost; })) {
+        lock.unlock();
+        check_given_up();
+        lock.lock();
+        if (coordinator::Clock::now() < deadline) continue;
         fail(ErrorKind::stage_timeout, coordinator::kPipelinePlace, "wanted an answer within {:.0f} s, found none", seconds);
       }
       if (peer.replies.empty()) peer.lost->raise();
@@ -373,7 +400,7 @@ struct RemoteExecutor::Impl {
         const std::lock_guard lock(peer->mutex);
         lost = peer->lost;
       }
-      if (lost) go_down({ErrorKind::stage_lost, fmt::format("[pipeline] {}: {}", peer->name, lost->message)}, nullptr);
+      if (lost) go_down(failure_at(*peer, ErrorKind::stage_lost, lost->message), nullptr);
     }
   }
 
@@ -418,7 +445,7 @@ struct RemoteExecutor::Impl {
           case FrameType::abort: {
             const auto told = message_of<wire::Failure>(*frame);
             const size_t at = std::min<size_t>(told.stage(), peers.size() - 1);
-            go_down({from_wire(told).kind, fmt::format("[pipeline] {}: {}", peers[at]->name, told.message())}, link);
+            go_down(failure_at(*peers[at], from_wire(told).kind, told.message()), link);
             break;
           }
           default:
@@ -434,7 +461,7 @@ struct RemoteExecutor::Impl {
     }
     peer.arrived.notify_all();
     // What is no answer is as good as none.
-    go_down({ErrorKind::stage_lost, fmt::format("[pipeline] {}: {}", peer.name, failure->message)}, link);
+    go_down(failure_at(peer, ErrorKind::stage_lost, failure->message), link);
   }
 
   // Ends the epoch, if `link` belongs to it.
@@ -468,7 +495,7 @@ struct RemoteExecutor::Impl {
     if (trace && done.has_spans()) write_spans(peer, done.number(), done.spans());
     if (const auto call = calls.find(done.number()); call != calls.end()) {
       if (call->second->missing == 0) return;
-      if (done.has_failure() && !call->second->failure) call->second->failure = named(done.failure());
+      if (done.has_failure() && !call->second->failure) call->second->failure = named(done.failure(), done.number());
       call->second->answers.push_back(done);
       call->second->frames.push_back(frame);
       if (--call->second->missing == 0) changed.notify_all();
@@ -481,7 +508,7 @@ struct RemoteExecutor::Impl {
     open.done[stage] = coordinator::Clock::now();
     if (open.completion) return;
     if (done.has_failure()) {
-      const Failure failure = named(done.failure());
+      const Failure failure = named(done.failure(), done.number());
       bury(open);
       open.completion = Completion{open.ticket, failure, {}};
     } else if (stage + 1 == peers.size()) {
@@ -520,12 +547,15 @@ struct RemoteExecutor::Impl {
     if (failure) say(fmt::format("the trace lacks its end: {}", failure->message));
   }
 
+  void close_trace() {
+    if (const std::optional<Failure> failure = guard([&] { trace->close(); })) say(failure->message);
+  }
+
   // A failure of one step, with the stage where it arose.
-  [[nodiscard]] Failure named(const wire::Failure& failure) const {
+  [[nodiscard]] Failure named(const wire::Failure& failure, uint64_t step) const {
     const size_t at = std::min<size_t>(failure.stage(), peers.size() - 1);
-    Failure made = from_wire(failure);
-    made.message = fmt::format("[pipeline] {}: {}", peers[at]->name, made.message);
-    return made;
+    const Failure told = from_wire(failure);
+    return failure_at(*peers[at], told.kind, told.message, step);
   }
 
   // A step of which nothing can be used: its sequences, and what its checkpoints would have been. Under the mutex.
@@ -569,9 +599,10 @@ struct RemoteExecutor::Impl {
         const coordinator::Clock::time_point since = std::max(s == 0 ? open->submitted : *open->done[s - 1], last_done[s]);
         const double silent = coordinator::Seconds(coordinator::Clock::now() - since).count();
         if (silent < limit) break;  // later steps wait for this one
-        late = Failure{ErrorKind::stage_timeout,
-                       fmt::format("[pipeline] {}: wanted step {} ({} rows) done within {:.1f} s, found no answer",
-                                   peers[s]->name, open->number, open->rows, limit)};
+        late = failure_at(
+            *peers[s], ErrorKind::stage_timeout,
+            fmt::format("wanted step {} ({} rows) done within {:.1f} s, found no answer", open->number, open->rows, limit),
+            open->number);
         break;
       }
       for (const auto& [number, call] : calls) {
@@ -610,7 +641,7 @@ struct RemoteExecutor::Impl {
               frame.step = number;
               link->send(frame);
             });
-            if (failure) go_down({failure->kind, fmt::format("[pipeline] {}: {}", raw->name, failure->message)}, link);
+            if (failure) go_down(failure_at(*raw, failure->kind, failure->message, number), link);
           }));
     }
     return number;
@@ -656,7 +687,8 @@ struct RemoteExecutor::Impl {
   StateMemory state_memory;
   ByteCount bytes_per_token;
   ByteCount weight_bytes;
-  std::mutex question;  // one at a time
+  std::mutex question;                // one at a time
+  std::atomic<bool> starting = true;  // the constructor waits for the stages
 
   std::mutex mutex;
   std::condition_variable changed;

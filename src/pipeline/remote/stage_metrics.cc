@@ -23,6 +23,9 @@ using prometheus::MetricFamily;
 using prometheus::MetricType;
 
 constexpr std::string_view kPlace = "metrics";
+// Scrapers that read slowly, or say nothing, hold a thread each until their time is over.
+constexpr const char* kThreads = "8";
+constexpr const char* kRequestMs = "2000";
 
 // One that is asked when it is scraped: there is no second copy of the figures.
 class StageFigures final : public prometheus::Collectable {
@@ -88,7 +91,9 @@ class StageFigures final : public prometheus::Collectable {
     counter("weft_send_seconds_total", "Sending boundaries, beside computing, since the stage was connected",
             status.send_seconds());
     gauge("weft_connected_seconds", "Since the stage was connected; 0: it is not", status.up_seconds());
-    family("weft_transfer_bytes_total", "Over all links of the stage, headers included", MetricType::Counter);
+    family("weft_transfer_bytes_total",
+           "To and from the coordinator and the neighbours, headers included, since the stage was connected",
+           MetricType::Counter);
     add(number(status.bytes_sent()), {{"direction", "sent"}});
     add(number(status.bytes_received()), {{"direction", "received"}});
     counter("weft_steps_total", "Steps that were run, since the stage was connected", number(status.steps()));
@@ -120,7 +125,9 @@ StageMetrics::StageMetrics(const std::string& host, int port, Worker& worker, bo
   const std::string shown = v6 ? "[" + host + "]" : host;
   impl_->figures = std::make_shared<StageFigures>(worker, insecure);
   try {
-    impl_->exposer = std::make_unique<prometheus::Exposer>(fmt::format("{}:{}", shown, port), 2);
+    const std::string listens = fmt::format("{}:{}", shown, port);
+    impl_->exposer = std::make_unique<prometheus::Exposer>(std::vector<std::string>{
+        "listening_ports", listens, "num_threads", kThreads, "request_timeout_ms", kRequestMs, "enable_keep_alive", "no"});
   } catch (const std::exception& error) {
     fail(ErrorKind::unavailable, kPlace, "{}:{}: wanted an address to listen on, found: {}", shown, port, error.what());
   }

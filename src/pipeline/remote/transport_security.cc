@@ -65,6 +65,12 @@ std::string wrong_dates(const X509& certificate) {
 
 std::string read_pem(const std::filesystem::path& file) { return read_text_file(file, ErrorKind::security, kMostPemBytes); }
 
+void require_owner_alone(const struct stat& status, const std::filesystem::path& file, std::string_view what) {
+  if ((status.st_mode & (S_IRWXG | S_IRWXO)) == 0) return;
+  fail(ErrorKind::security, kPlace, "{}: a {} is for its owner alone: wanted mode 0600 or 0400, found {:04o}", file.string(),
+       what, static_cast<unsigned>(status.st_mode & 07777U));
+}
+
 bool same_name(std::string_view a, std::string_view b) {
   return std::ranges::equal(a, b, [](char x, char y) {
     return std::tolower(static_cast<unsigned char>(x)) == std::tolower(static_cast<unsigned char>(y));
@@ -100,6 +106,10 @@ std::string openssl_reason() {
 TlsFiles read_tls_files(const TransportSecurity& security) {
   ERR_clear_error();
   TlsFiles files{read_pem(security.cert), read_pem(security.key), read_pem(security.ca)};
+  struct stat status{};
+  if (::stat(security.key.c_str(), &status) != 0)
+    fail(ErrorKind::security, kPlace, "{}: {}", security.key.string(), std::strerror(errno));
+  require_owner_alone(status, security.key, "private key");
   const auto chain = certificates_of(files.cert, security.cert);
   const auto authorities = certificates_of(files.ca, security.ca);
   const BioPointer bio = bio_of(files.key);
@@ -134,9 +144,7 @@ std::string read_token(const std::filesystem::path& file) {
   if (opened.number < 0 || ::fstat(opened.number, &status) != 0)
     fail(ErrorKind::security, kPlace, "{}: {}", file.string(), std::strerror(errno));
   if (!S_ISREG(status.st_mode)) fail(ErrorKind::security, kPlace, "{}: wanted a regular file for a token", file.string());
-  if ((status.st_mode & (S_IRWXG | S_IRWXO)) != 0)
-    fail(ErrorKind::security, kPlace, "{}: a token is for its owner alone: wanted mode 0600 or 0400, found {:04o}",
-         file.string(), static_cast<unsigned>(status.st_mode & 07777U));
+  require_owner_alone(status, file, "token");
   std::string token(kMostTokenBytes + 3, '\0');
   size_t filled = 0;
   while (filled < token.size()) {

@@ -14,6 +14,23 @@ namespace {
 
 constexpr uint64_t kMostEchoBytes = uint64_t{256} << 20;
 
+// Answers a handshake. Differences end the connection, after the other end was told all of them.
+void greet(Link& link, const wire::HelloReply& reply) {
+  wire::Control message;
+  *message.mutable_hello_reply() = reply;
+  link.send(control_frame(message));
+  if (reply.differences_size() == 0) return;
+  link.finish();
+  // The other end has read them when it ends its side.
+  const LinkDeadline deadline(link, kHelloSeconds, "handshake refused");
+  static_cast<void>(guard([&] {
+    while (link.receive()) {
+    }
+  }));
+  fail(reply.has_refused() ? ErrorKind::security : ErrorKind::handshake, kWorkerPlace, "{}: refused: {}", link.peer(),
+       reply.has_refused() ? reply.refused().message() : differences_text(reply));
+}
+
 }  // namespace
 
 Worker::Worker(WorkerOptions options)
@@ -37,8 +54,9 @@ void Worker::stop(const std::string& reason) {
   const std::lock_guard lock(mutex_);
   stopped_ = true;
   stop_reason_ = reason;
-  for (const std::shared_ptr<Link>& link : links_) link->cancel(reason);
+  // First: what this end breaks is no loss of the neighbours.
   if (session_) session_->close(reason);
+  for (const auto& [link, counted] : links_) link->cancel(reason);
 }
 
 wire::Hello Worker::self() const {
@@ -49,6 +67,7 @@ wire::Hello Worker::self() const {
   hello.set_boot(boot_);
   hello.set_family(family_);
   hello.set_config_sha256(config_sha256_);
+  hello.set_advertise(options_.advertise);
   hello.set_max_frame(static_cast<uint64_t>(options_.link.limits.frame));
   hello.set_max_chunk(static_cast<uint64_t>(options_.link.limits.chunk));
   return hello;
@@ -77,7 +96,7 @@ wire::HelloReply Worker::reply_to(const wire::Hello& hello) const {
 void Worker::serve(std::unique_ptr<MessageStream> stream, std::span<const std::string> names) {
   const auto shared = std::make_shared<Link>(std::move(stream), options_.link);
   Link& link = *shared;
-  const Listed listed(*this, shared);
+  Listed listed(*this, shared);
 
   wire::Control first;
   {
@@ -91,40 +110,26 @@ void Worker::serve(std::unique_ptr<MessageStream> stream, std::span<const std::s
   const wire::Hello& hello = first.hello();
   // By its id: the address from which it calls says little.
   if (!names.empty() && !names_node({names.begin(), names.end()}, {"unix:/", hello.node()})) {
-    fail(ErrorKind::security, kWorkerPlace, "{}: wanted a certificate that names node '{}', found one of {}", link.peer(),
-         hello.node(), fmt::join(names, ", "));
+    const Failure refused{ErrorKind::security,
+                          fmt::format("[{}] {}: wanted a certificate that names node '{}', found one of {}", kWorkerPlace,
+                                      options_.node, hello.node(), fmt::join(names, ", "))};
+    wire::HelloReply reply;
+    *reply.mutable_self() = self();
+    *reply.mutable_refused() = to_wire(refused, options_.stage);
+    add_difference(reply, "certificate", hello.node(), fmt::format("{}", fmt::join(names, ", ")));
+    greet(link, reply);
   }
   const LinkWatch watch(link, options_.timeouts.heartbeat_interval,
                         2.0 * static_cast<double>(options_.timeouts.heartbeat_misses) * options_.timeouts.heartbeat_interval);
   switch (hello.role()) {
     case wire::Hello::COORDINATOR: return serve_coordinator(shared, hello);
     case wire::Hello::STAGE: return serve_upstream(shared, hello);
-    case wire::Hello::OBSERVER: return serve_observer(link, hello);
+    case wire::Hello::OBSERVER: listed.count_no_more(); return serve_observer(link, hello);
     default:
       fail(ErrorKind::bad_input, kWorkerPlace, "{}: wanted role 0, 1 or 2, found {}", link.peer(),
            static_cast<int>(hello.role()));
   }
 }
-
-namespace {
-
-// Answers a handshake. Differences end the connection, after the other end was told all of them.
-void greet(Link& link, const wire::HelloReply& reply) {
-  wire::Control message;
-  *message.mutable_hello_reply() = reply;
-  link.send(control_frame(message));
-  if (reply.differences_size() == 0) return;
-  link.finish();
-  // The other end has read them when it ends its side.
-  const LinkDeadline deadline(link, kHelloSeconds, "handshake refused");
-  static_cast<void>(guard([&] {
-    while (link.receive()) {
-    }
-  }));
-  fail(ErrorKind::handshake, kWorkerPlace, "{}: refused: {}", link.peer(), differences_text(reply));
-}
-
-}  // namespace
 
 void Worker::serve_coordinator(const std::shared_ptr<Link>& shared, const wire::Hello& hello) {
   Link& link = *shared;
@@ -258,9 +263,8 @@ void Worker::serve_upstream(const std::shared_ptr<Link>& shared, const wire::Hel
 }
 
 void Worker::serve_observer(Link& link, const wire::Hello& hello) {
-  const wire::HelloReply reply = reply_to(hello);
-  greet(link, reply);
-  TaskThread measuring;  // beside the loop, which answers signs of life meanwhile
+  greet(link, reply_to(hello));
+  TaskThread beside;  // the loop answers signs of life meanwhile
   while (std::optional<Frame> frame = link.receive()) {
     const auto message = message_of<wire::Control>(*frame);
     wire::Control answer;
@@ -278,7 +282,7 @@ void Worker::serve_observer(Link& link, const wire::Hello& hello) {
       link.send(echo);
       continue;
     } else if (message.has_measure_link()) {
-      static_cast<void>(measuring.post([this, &link, wanted = message.measure_link()] {
+      static_cast<void>(beside.post([this, &link, wanted = message.measure_link()] {
         wire::Control told;
         wire::MeasuredLink& measured = *told.mutable_measured_link();
         const std::optional<Failure> failure = guard([&] {
@@ -290,6 +294,20 @@ void Worker::serve_observer(Link& link, const wire::Hello& hello) {
         });
         if (failure) *measured.mutable_failure() = to_wire(*failure, options_.stage);
         static_cast<void>(guard([&] { link.send(control_frame(told)); }));  // a lost link is the loop's business
+      }));
+      continue;
+    } else if (message.has_survey()) {
+      static_cast<void>(beside.post([this, &link, wanted = message.survey()] {
+        wire::Control told;
+        wire::SurveyReply& reply = *told.mutable_survey_reply();
+        const std::optional<Failure> failure = guard([&] {
+          const LayerRange layers = stage_layers(wanted.plan(), wanted.stage());
+          const Checkpoint checkpoint(options_.model_dir, checkpoint_options(layers));
+          checkpoint.require(layers);
+          add_shards(reply, checkpoint);
+        });
+        if (failure) *reply.mutable_failure() = to_wire(*failure, options_.stage);
+        static_cast<void>(guard([&] { link.send(control_frame(told)); }));
       }));
       continue;
     } else {
@@ -333,7 +351,8 @@ wire::Status Worker::status() {
     if (session_ && !session_->is_closed()) {
       made.set_coordinator(session_->node);
     }
-    for (const std::shared_ptr<Link>& link : links_) {
+    for (const auto& [link, counted] : links_) {
+      if (!counted) continue;
       const LinkCounters counters = link->counters();
       sent += counters.bytes_sent;
       received += counters.bytes_received;

@@ -19,10 +19,10 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -45,6 +45,7 @@ class Control;
 namespace weft {
 
 class Stage;
+struct CheckpointOptions;
 struct NodeAddress;
 
 struct WorkerOptions {
@@ -54,8 +55,11 @@ struct WorkerOptions {
   std::string features;     // what the program was built with, for weft doctor
   int64_t stage = 0;        // of the cluster file
   std::string coordinator;  // id of the node that may give orders
+  std::string advertise;    // where the stage before reaches this one; empty: as the coordinator's cluster file says
   std::filesystem::path model_dir;
-  int threads = 0;  // 0: all cores
+  bool allow_unknown_tensors = false;  // CheckpointOptions
+  bool rebuild_index = false;          // likewise
+  int threads = 0;                     // 0: all cores
   ops::Backend backend = ops::Backend::cpu;
   bool dummy_weights = false;
   int64_t memory = 0;  // bytes that the stage may use; 0: what is available
@@ -99,6 +103,7 @@ class Worker {
   [[nodiscard]] wire::HelloReply reply_to(const wire::Hello& hello) const;
   void control(const std::shared_ptr<Session>& session, const wire::Control& message);
   void decide(const std::shared_ptr<Session>& session, const Frame& frame);
+  [[nodiscard]] CheckpointOptions checkpoint_options(LayerRange layers) const;
   // On the compute thread:
   void survey(Session& session, const wire::Plan& plan, int64_t stage);
   void load(Session& session, const wire::Control& message);
@@ -115,11 +120,11 @@ class Worker {
   std::string boot_;
   std::chrono::steady_clock::time_point started_;
   mutable std::mutex mutex_;
-  std::shared_ptr<Session> session_;       // guarded by mutex_
-  std::set<std::shared_ptr<Link>> links_;  // guarded by mutex_: of all connections
-  uint64_t last_epoch_ = 0;                // guarded by mutex_
-  bool stopped_ = false;                   // guarded by mutex_
-  std::string stop_reason_;                // guarded by mutex_
+  std::shared_ptr<Session> session_;             // guarded by mutex_
+  std::map<std::shared_ptr<Link>, bool> links_;  // guarded by mutex_: all connections, and whether their bytes count
+  uint64_t last_epoch_ = 0;                      // guarded by mutex_
+  bool stopped_ = false;                         // guarded by mutex_
+  std::string stop_reason_;                      // guarded by mutex_
   std::unique_ptr<Counters> counters_;
   std::unique_ptr<Loaded> loaded_;  // the compute thread only
   TaskThread compute_;              // last: what it still runs uses the members above

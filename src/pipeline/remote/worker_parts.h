@@ -34,6 +34,8 @@ inline double steady_seconds() {
 
 inline Frame control_frame(const wire::Control& message) { return message_frame(FrameType::control, message); }
 
+void add_shards(wire::SurveyReply& reply, const Checkpoint& checkpoint);
+
 // A stage whose weights are here. They outlive the coordinator that asked for them.
 struct Worker::Loaded {
   std::shared_ptr<const Checkpoint> checkpoint;
@@ -63,17 +65,17 @@ struct Worker::Counters {
   int64_t bytes_received = 0;
 };
 
-// A link that stop() reaches and status() counts.
+// A link that stop() reaches, and whose bytes status() counts unless it is an observer's.
 class Worker::Listed {
  public:
   Listed(Worker& worker, std::shared_ptr<Link> link) : worker_(worker), link_(std::move(link)) {
     const std::lock_guard lock(worker_.mutex_);
     if (worker_.stopped_) fail(ErrorKind::stage_lost, kWorkerPlace, "{}", worker_.stop_reason_);
-    worker_.links_.insert(link_);
+    worker_.links_.emplace(link_, true);
   }
   ~Listed() {
     const LinkCounters counters = link_->counters();
-    {
+    if (counted_) {
       const std::lock_guard lock(worker_.counters_->mutex);
       worker_.counters_->bytes_sent += counters.bytes_sent;
       worker_.counters_->bytes_received += counters.bytes_received;
@@ -84,9 +86,16 @@ class Worker::Listed {
   Listed(const Listed&) = delete;
   Listed& operator=(const Listed&) = delete;
 
+  void count_no_more() {
+    counted_ = false;
+    const std::lock_guard lock(worker_.mutex_);
+    worker_.links_.at(link_) = false;
+  }
+
  private:
   Worker& worker_;
   std::shared_ptr<Link> link_;
+  bool counted_ = true;
 };
 
 // What belongs to one coordinator.

@@ -27,6 +27,18 @@ int64_t row_count(const wire::Step& step) {
 
 }  // namespace
 
+CheckpointOptions Worker::checkpoint_options(LayerRange layers) const {
+  return {.allow_unknown_tensors = options_.allow_unknown_tensors, .rebuild_index = options_.rebuild_index, .layers = layers};
+}
+
+void add_shards(wire::SurveyReply& reply, const Checkpoint& checkpoint) {
+  for (const ShardDigest& digest : shard_digests(checkpoint)) {
+    wire::ShardDigest& to = *reply.add_shards();
+    to.set_file(digest.file);
+    to.set_sha256(digest.sha256);
+  }
+}
+
 void Worker::survey(Session& session, const wire::Plan& plan, int64_t stage) {
   if (session.is_closed()) return;
   wire::Control answer;
@@ -37,16 +49,18 @@ void Worker::survey(Session& session, const wire::Plan& plan, int64_t stage) {
       loaded_.reset();  // before the next one: two may not fit
       auto made = std::make_unique<Loaded>();
       made->layers = layers;
-      made->checkpoint = std::make_shared<const Checkpoint>(options_.model_dir, CheckpointOptions{.layers = layers});
+      made->checkpoint = std::make_shared<const Checkpoint>(options_.model_dir, checkpoint_options(layers));
       loaded_ = std::move(made);
     }
-    for (const ShardDigest& digest : shard_digests(*loaded_->checkpoint)) {
-      wire::ShardDigest& to = *reply.add_shards();
-      to.set_file(digest.file);
-      to.set_sha256(digest.sha256);
-    }
+    add_shards(reply, *loaded_->checkpoint);
   });
-  if (failure) *reply.mutable_failure() = to_wire(*failure, stage);
+  if (failure) {
+    *reply.mutable_failure() = to_wire(*failure, stage);
+    log(fmt::format("loading failed: {}", failure->message));
+    const std::lock_guard lock(counters_->mutex);
+    counters_->state = "failed";
+    counters_->last_failure = failure->message;
+  }
   session.send(answer);
 }
 
@@ -213,8 +227,12 @@ void Worker::connect(const std::shared_ptr<Session>& session) {
     counters_->connected = steady_seconds();
     counters_->compute = counters_->wait = counters_->send = 0.0;
     counters_->steps = 0;
+    counters_->bytes_sent = counters_->bytes_received = 0;
   });
-  if (failure) *reply.mutable_failure() = to_wire(*failure, session->stage);
+  if (failure) {
+    *reply.mutable_failure() = to_wire(*failure, session->stage);
+    log(fmt::format("not connected to the next stage: {}", failure->message));
+  }
   session->send(answer);
 }
 

@@ -52,6 +52,12 @@ ApiError made(int status, std::string_view type, std::string message, std::optio
   return error;
 }
 
+ApiError of_stage(ApiError error, const Failure& failure) {
+  error.stage = failure.stage;
+  error.retryable = true;
+  return error;
+}
+
 }  // namespace
 
 ApiError bad_request(std::string message, std::optional<std::string> param, std::optional<std::string> code) {
@@ -67,6 +73,7 @@ ApiError not_found(std::string message, std::optional<std::string> code) {
 ApiError unavailable(std::string message, std::string_view code) {
   ApiError error = made(503, "unavailable_error", std::move(message), std::string(code));
   error.headers.push_back({"Retry-After", "1"});
+  error.retryable = true;
   return error;
 }
 
@@ -94,8 +101,9 @@ ApiError error_of(const Failure& failure) {
     case ErrorKind::unsupported: return bad_request(message, field_of(message));
     // Messages of stages name nodes, which the operator gave names to be told.
     case ErrorKind::stage_lost:
-    case ErrorKind::unreachable: return unavailable(without_sockets(message), to_string(failure.kind));
-    case ErrorKind::stage_timeout: return made(504, "unavailable_error", without_sockets(message), "stage_timeout");
+    case ErrorKind::unreachable: return of_stage(unavailable(without_sockets(message), "stage_unavailable"), failure);
+    case ErrorKind::stage_timeout:
+      return of_stage(made(504, "unavailable_error", without_sockets(message), "stage_timeout"), failure);
     case ErrorKind::unavailable:
       log::warning("unavailable: {}", failure.message);
       return unavailable("the server cannot do this now", "unavailable");
@@ -121,6 +129,12 @@ Json error_json(const ApiError& error) {
   inner["type"] = error.type;
   inner["param"] = error.param ? Json(*error.param) : Json(nullptr);
   inner["code"] = error.code ? Json(*error.code) : Json(nullptr);
+  if (error.stage) {
+    inner["stage"] = error.stage->stage;
+    inner["node"] = error.stage->node;
+    inner["step"] = error.stage->step ? Json(*error.stage->step) : Json(nullptr);
+  }
+  if (error.retryable) inner["retryable"] = true;
   Json body;
   body["error"] = std::move(inner);
   return body;

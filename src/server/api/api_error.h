@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <exception>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -21,6 +22,8 @@ struct ApiError : std::exception {
   std::optional<std::string> param;  // the field that is at fault
   std::optional<std::string> code;
   std::vector<http::Header> headers;
+  std::shared_ptr<const StagePlace> stage;  // where in a pipeline it arose (distributed.md 7.5); empty: of no stage
+  bool retryable = false;                   // the same request may succeed later
 
   [[nodiscard]] const char* what() const noexcept override { return message.c_str(); }
 };
@@ -39,7 +42,7 @@ struct ApiError : std::exception {
 // What the exception that is being handled says. Call it inside a catch block only.
 [[nodiscard]] ApiError current_error() noexcept;
 
-// {"error": {"message", "type", "param", "code"}}
+// {"error": {"message", "type", "param", "code"}}; of a stage also "stage", "node", "step", and "retryable" where that is so
 [[nodiscard]] Json error_json(const ApiError& error);
 [[nodiscard]] http::Response error_response(const ApiError& error);
 
