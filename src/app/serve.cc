@@ -13,6 +13,7 @@
 #include "app/flags.h"
 #include "app/terminal.h"
 #include "base/file.h"
+#include "base/loopback.h"
 #include "base/plural.h"
 #include "base/worker_pool.h"
 #include "engine/bench/mem.h"
@@ -93,10 +94,6 @@ std::vector<std::string> read_keys(const Flags& flags) {
     if (key.empty()) fail(ErrorKind::bad_input, "command line", "--api-key: wanted a key, found an empty one");
   }
   return keys;
-}
-
-bool is_loopback_host(std::string_view host) {
-  return host.starts_with("127.") || host == "localhost" || host == "::1" || host == "[::1]";
 }
 
 std::string default_name(const std::string& dir) {

@@ -9,6 +9,7 @@
 #include <sys/un.h>
 
 #include "base/error.h"
+#include "base/loopback.h"
 #include "base/utf8.h"
 
 namespace weft {
@@ -22,12 +23,12 @@ constexpr size_t kLongestHost = 253;  // of a DNS name
        printable(text.substr(0, 200)), reason);
 }
 
-// The address that a numeric host stands for, as the system writes it.
-std::optional<std::string> numeric(int family, const std::string& host) {
+// An IPv6 address as the system writes it.
+std::optional<std::string> numeric(const std::string& host) {
   std::array<unsigned char, sizeof(in6_addr)> bytes{};
   std::array<char, INET6_ADDRSTRLEN> text{};
-  if (::inet_pton(family, host.c_str(), bytes.data()) != 1) return std::nullopt;
-  if (::inet_ntop(family, bytes.data(), text.data(), text.size()) == nullptr) return std::nullopt;
+  if (::inet_pton(AF_INET6, host.c_str(), bytes.data()) != 1) return std::nullopt;
+  if (::inet_ntop(AF_INET6, bytes.data(), text.data(), text.size()) == nullptr) return std::nullopt;
   return std::string(text.data());
 }
 
@@ -63,7 +64,7 @@ NodeEndpoint parse_endpoint(std::string_view text) {
     const bool good_zone = percent == std::string::npos || (!zone.empty() && std::ranges::all_of(zone, [](char c) {
                              return letter_or_digit(c) || c == '.' || c == '-' || c == '_';
                            }));
-    if (!numeric(AF_INET6, without_zone(end.host)) || !good_zone) refuse(text, "no IPv6 address between the brackets");
+    if (!numeric(without_zone(end.host)) || !good_zone) refuse(text, "no IPv6 address between the brackets");
   } else {
     if (colon == std::string_view::npos) refuse(text, "no port");
     end.host = text.substr(0, colon);
@@ -82,14 +83,12 @@ NodeEndpoint parse_endpoint(std::string_view text) {
 
 bool NodeEndpoint::loopback() const {
   if (!path.empty()) return true;
-  if (const std::optional<std::string> v4 = numeric(AF_INET, host)) return v4->starts_with("127.");
-  if (const std::optional<std::string> v6 = numeric(AF_INET6, host)) return *v6 == "::1";
-  return lower(host) == "localhost";
+  return is_loopback_host(host);
 }
 
 std::string NodeEndpoint::canonical() const {
   if (!path.empty()) return std::string(kUnix) + path;
-  if (const std::optional<std::string> v6 = numeric(AF_INET6, without_zone(host)))
+  if (const std::optional<std::string> v6 = numeric(without_zone(host)))
     return fmt::format("[{}{}]:{}", *v6, host.substr(without_zone(host).size()), port);
   return fmt::format("{}:{}", lower(host), port);
 }
