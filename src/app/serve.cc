@@ -39,7 +39,8 @@ constexpr const char* kExamples = R"(Examples:
   A model on three hosts, each of which runs `weft stage`:
     weft serve -m DIR --distributed-config cluster.toml
 
-SIGTERM or Ctrl-C: new requests get 503, answers under way have --grace seconds to end. A second one ends at once.
+SIGTERM, SIGHUP or Ctrl-C: new requests get 503, answers under way have --grace seconds to end. A second SIGTERM or Ctrl-C
+ends at once.
 docs/serving.md describes the API.)";
 
 constexpr double kGiga = 1e9;

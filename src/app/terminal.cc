@@ -27,8 +27,9 @@ static_assert(std::atomic<bool>::is_always_lock_free);
 std::atomic<bool> terminated{false};
 
 extern "C" void on_interrupt(int signal) {
-  if (signal == SIGTERM) terminated.store(true);
-  if (!interrupted.exchange(true)) return;
+  if (signal != SIGINT) terminated.store(true);
+  // A terminal that closes hangs up more than once: its shell and the system do.
+  if (!interrupted.exchange(true) || signal == SIGHUP) return;
   constexpr std::string_view kLine = "\ninterrupted twice: ended at once\n";
   static_cast<void>(!::write(STDERR_FILENO, kLine.data(), kLine.size()));
   ::_exit(kExitInterrupted);
@@ -138,6 +139,9 @@ void watch_interrupts() {
   // Without SA_RESTART: a waiting read ends.
   ::sigaction(SIGINT, &action, nullptr);
   ::sigaction(SIGTERM, &action, nullptr);
+  struct sigaction before{};
+  const bool ignored = ::sigaction(SIGHUP, nullptr, &before) == 0 && before.sa_handler == SIG_IGN;
+  if (!ignored) ::sigaction(SIGHUP, &action, nullptr);  // nohup(1) means it
 }
 
 void forget_interrupt() {

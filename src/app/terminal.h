@@ -61,10 +61,11 @@ void write_report(const Report& report, bool json) {
 // The contents of a file, or of standard input for "-".
 [[nodiscard]] std::string read_input(const std::string& path);
 
-// Ctrl-C (SIGINT) and SIGTERM set the flag; a second one ends the process at once with exit code 130.
+// Ctrl-C (SIGINT), SIGTERM and SIGHUP (a terminal that closes; not where it is ignored, as below nohup) set the flag; a second
+// SIGINT or SIGTERM ends the process at once with exit code 130.
 [[nodiscard]] const std::atomic<bool>& interrupt_flag();
 void watch_interrupts();
-void forget_interrupt();     // for a program that goes on after Ctrl-C; SIGTERM is not forgotten
+void forget_interrupt();     // for a program that goes on after Ctrl-C; other signals are not forgotten
 void stop_if_interrupted();  // throws unavailable once the flag is set
 
 // Calls `body` with a function that shows progress in bytes and throws unavailable once Ctrl-C came.

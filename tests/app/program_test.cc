@@ -350,7 +350,7 @@ TEST(Checkpoints, AnInterruptedSynthLeavesNothing) {
   const std::filesystem::path out = scratch("interrupted");
   RunOptions options;
   options.interrupt_when = [&] { return std::filesystem::exists(out) && !std::filesystem::is_empty(out); };
-  for (const int signal : {SIGINT, SIGTERM}) {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
     options.signal = signal;
     const Outcome outcome = run({"synth", "--layers", "2", "--set", "num_experts=64", "-o", out}, options);
     EXPECT_EQ(outcome.code, kExitInterrupted) << outcome.err;

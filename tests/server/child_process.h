@@ -93,6 +93,7 @@ class ChildProcess {
     if (pid_ < 0) throw std::runtime_error(std::string("fork: ") + std::strerror(errno));
     if (pid_ != 0) return;
     ::setpgid(0, 0);
+    (void)::signal(SIGHUP, SIG_DFL);  // whatever the tests run below
     // Above all that are wanted first, so that none is overwritten before its turn.
     constexpr int kAbove = 64;
     for (const auto& [ours, its] : files) ::dup2(::fcntl(ours, F_DUPFD_CLOEXEC, kAbove), its);

@@ -166,6 +166,41 @@ std::vector<pid_t> stages_of(pid_t parent) {
   return made;
 }
 
+// The folder that holds what the processes of a local pipeline share, from the command line of one of them.
+std::filesystem::path folder_of(pid_t stage) {
+  std::ifstream file(fmt::format("/proc/{}/cmdline", stage));
+  for (std::string word; std::getline(file, word, '\0');) {
+    if (word == "--distributed-config" && std::getline(file, word, '\0')) return std::filesystem::path(word).parent_path();
+  }
+  return {};
+}
+
+TEST(ServeProgram, AHangupEndsItInOrder) {
+  Serve serve({"--pp-size", "2", "--grace", "60"}, true);
+  const std::vector<pid_t> stages = stages_of(serve.pid());
+  ASSERT_EQ(stages.size(), 2U);
+  const std::filesystem::path folder = folder_of(stages[0]);
+  ASSERT_TRUE(std::filesystem::is_directory(folder)) << folder;
+  Client running(serve.port());
+  running.send(post("/v1/chat/completions", chat(R"(, "stream": true, "ignore_eos": true, "max_tokens": 200)")));
+  ASSERT_THAT(running.read_until("reasoning_content"), HasSubstr("200"));
+  serve.signal(SIGHUP);
+  while (!serve.next_line().starts_with("shutting down")) {
+  }
+  serve.signal(SIGHUP);  // as a terminal that closes sends it
+  EXPECT_THAT(running.read_until("data: [DONE]"), HasSubstr("\"finish_reason\":\"length\""));
+  EXPECT_EQ(serve.wait(), 0);
+  for (const pid_t stage : stages) EXPECT_EQ(::kill(stage, 0), -1) << "a stage goes on";
+  EXPECT_FALSE(std::filesystem::exists(folder)) << folder;
+}
+
+TEST(ServeProgram, BelowNohupAHangupIsNothing) {
+  Serve serve({}, false, {"nohup"});
+  serve.signal(SIGHUP);
+  EXPECT_EQ(health(serve), 200);
+  EXPECT_EQ(serve.end(), 0);
+}
+
 TEST(ServeProgram, AStageThatDiesFailsItsRequestsAndComesBack) {
   Serve serve({"--pp-size", "2", "--heartbeat-interval", "0.2"});
   EXPECT_EQ(health(serve), 200);
