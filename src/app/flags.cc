@@ -1,17 +1,35 @@
 #include "app/flags.h"
 
 #include <charconv>
+#include <cmath>
+#include <functional>
+#include <string_view>
 
 #include <CLI/CLI.hpp>
 
 #include "app/command.h"
 #include "app/plan_cluster.h"
 #include "app/terminal.h"
+#include "base/utf8.h"
 #include "engine/engine.h"
 #include "model/checkpoint.h"
 #include "pipeline/plan.h"
 
 namespace weft {
+namespace {
+
+// A finite number that compares with 0 as it should.
+template <class Compare>
+CLI::Validator number_that(Compare compare, std::string_view wanted) {
+  const auto look = [compare, wanted](const std::string& text) -> std::string {
+    double value = 0.0;
+    const bool good = CLI::detail::lexical_cast(text, value) && std::isfinite(value) && compare(value, 0.0);
+    return good ? "" : fmt::format("wanted {}, found '{}'", wanted, shortened(text));
+  };
+  return {look, ""};
+}
+
+}  // namespace
 
 CLI::Validator whole_number(int64_t low, uint64_t high) {
   const auto look = [low, high](const std::string& text) -> std::string {
@@ -25,7 +43,7 @@ CLI::Validator whole_number(int64_t low, uint64_t high) {
     const bool good = text.starts_with('-')
                           ? is_whole(negative) && negative >= low
                           : is_whole(positive) && positive <= high && (low <= 0 || positive >= static_cast<uint64_t>(low));
-    return good ? "" : fmt::format("wanted an integer from {} to {}, found '{}'", low, high, text);
+    return good ? "" : fmt::format("wanted an integer from {} to {}, found '{}'", low, high, shortened(text));
   };
   return {look, ""};
 }
@@ -39,6 +57,8 @@ CLI::Validator seconds_above_zero() {
           },
           ""};
 }
+CLI::Validator above_zero() { return number_that(std::greater(), "a number above 0"); }
+CLI::Validator at_least_zero() { return number_that(std::greater_equal(), "a number of at least 0"); }
 
 void ModelFlags::add(CLI::App& app, bool with_prefill_chunk) {
   app.add_option("-m,--model", dir, "Folder of the checkpoint")->required()->type_name("DIR");
@@ -165,7 +185,7 @@ ModelOptions ModelFlags::options() const {
   made.backend = device == "cuda" ? ops::Backend::cuda : reference ? ops::Backend::reference : ops::Backend::cpu;
   made.dummy_weights = load_from == "dummy";
   made.threads = threads;
-  if (!memory.empty()) made.memory = parse_memory(memory);
+  if (!memory.empty()) made.memory = parse_memory(memory, "--memory");
   made.prefill_chunk = prefill_chunk;
   if (pp_layers_option != nullptr && pp_layers_option->count() > 0) made.pp_layers = pp_layers;
   made.pp_size = pp_size;
@@ -222,11 +242,11 @@ void EngineFlags::add(CLI::App& app) {
 }
 
 void EngineFlags::apply(EngineOptions& options) const {
-  if (!state_memory.empty()) options.state_memory = ByteCount(parse_memory(state_memory));
+  if (!state_memory.empty()) options.state_memory = ByteCount(parse_memory(state_memory, "--state-memory"));
   if (!session_disk.empty() && session.empty()) {
     fail(ErrorKind::bad_input, "command line", "--session-disk: wanted --session DIR beside it, found none");
   }
-  if (!session_disk.empty()) options.disk = ByteCount(parse_memory(session_disk));
+  if (!session_disk.empty()) options.disk = ByteCount(parse_memory(session_disk, "--session-disk"));
   options.folder = session;
   options.request_seconds = time_limit;
 }

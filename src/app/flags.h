@@ -24,6 +24,9 @@ struct SplitChoice;
 // For options of any integer type: a decimal integer from `low` to `high`. (Reading alone would clamp.)
 [[nodiscard]] CLI::Validator whole_number(int64_t low, uint64_t high);
 [[nodiscard]] CLI::Validator seconds_above_zero();  // up to 1,000,000, as in cluster files
+// For options of a floating type: a finite number.
+[[nodiscard]] CLI::Validator above_zero();
+[[nodiscard]] CLI::Validator at_least_zero();
 
 struct ModelFlags {
   std::string dir;

@@ -12,6 +12,7 @@
 #include "base/closest.h"
 #include "base/guard.h"
 #include "base/mapping_guard.h"
+#include "base/utf8.h"
 
 namespace {
 
@@ -63,11 +64,26 @@ class HelpFormatter : public CLI::Formatter {
   }
 };
 
+// Numbers of hundreds of digits are told by their beginning: the reader of flags repeats them whole.
+std::string with_short_numbers(std::string_view text) {
+  constexpr std::string_view kDigits = "0123456789.";
+  std::string made;
+  while (!text.empty()) {
+    const size_t other = std::min(text.find_first_of(kDigits), text.size());
+    made += text.substr(0, other);
+    text.remove_prefix(other);
+    const size_t digits = std::min(text.find_first_not_of(kDigits), text.size());
+    made += weft::shortened(text.substr(0, digits));
+    text.remove_prefix(digits);
+  }
+  return made;
+}
+
 // What was not understood, with the closest known name.
 std::string explain(const CLI::App& app, const CLI::ParseError& error) {
   const CLI::App& sub = chosen(app);
   const std::vector<std::string> rest = app.remaining(true);
-  if (rest.empty()) return error.what();
+  if (rest.empty()) return with_short_numbers(error.what());
   const std::string word = rest.front().substr(0, rest.front().find('='));
   std::vector<std::string> known;
   if (word.starts_with('-')) {

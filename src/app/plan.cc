@@ -1,8 +1,6 @@
 // weft plan: what would be loaded where.
 #include "pipeline/plan.h"
 
-#include <cmath>
-
 #include <CLI/CLI.hpp>
 
 #include "app/command.h"
@@ -96,7 +94,7 @@ ClusterConfig read_cluster(const Flags& flags) {
   cluster.kv_sequences = flags.sequences.value_or(cluster.kv_sequences);
   cluster.kv_tokens = flags.tokens.value_or(cluster.kv_tokens);
   if (flags.node_memory.empty()) return cluster;
-  const std::vector<int64_t> memory = parse_memory_list(flags.node_memory);
+  const std::vector<int64_t> memory = parse_memory_list(flags.node_memory, "--node-memory");
   if (memory.size() != 1 && std::ssize(memory) != cluster.stages)
     fail(ErrorKind::bad_input, "command line", "P07: --node-memory: wanted 1 or {} sizes, found {}", cluster.stages,
          memory.size());
@@ -113,12 +111,13 @@ PlanOptions options_of(const Flags& flags, const std::optional<ClusterConfig>& c
     options.stages = flags.stages;
     options.layers = flags.layers;
     options.balance = parse_balance(flags.balance);
-    if (!flags.node_memory.empty()) options.node_memory = parse_memory_list(flags.node_memory);
+    if (!flags.node_memory.empty()) options.node_memory = parse_memory_list(flags.node_memory, "--node-memory");
     options.reserve_fraction = flags.reserve_fraction.value_or(options.reserve_fraction);
     options.sequences = flags.sequences.value_or(options.sequences);
     options.tokens = TokenCount(flags.tokens.value_or(std::min(kMostTokens, context)));
   }
-  if (!flags.memory.empty()) options.memory = flags.memory == "auto" ? available_memory() : parse_memory(flags.memory);
+  if (!flags.memory.empty())
+    options.memory = flags.memory == "auto" ? available_memory() : parse_memory(flags.memory, "--memory");
   options.prefill_chunk = flags.prefill_chunk;
   if (flags.profile == "exact") options.profile = ops::Profile::exact;
   if (flags.profile == "bf16") options.profile = ops::Profile::bf16;
@@ -155,15 +154,6 @@ ExitCode plan(const Flags& flags) {
   if (!flags.plan_out.empty()) write_plan_cluster(flags.plan_out, cluster, made, options, dir);
   write_report(made, flags.json);
   return kExitSuccess;
-}
-
-CLI::Validator above_zero() {
-  return {[](const std::string& text) {
-            double value = 0.0;
-            const bool good = CLI::detail::lexical_cast(text, value) && std::isfinite(value) && value > 0.0;
-            return good ? std::string() : fmt::format("wanted a number above 0, found '{}'", text);
-          },
-          ""};
 }
 
 }  // namespace
@@ -239,7 +229,7 @@ void add_plan(CLI::App& app, Command& command) {
       ->check(above_zero());
   sub->add_option("--link-latency", flags->link_latency,
                   "Microseconds of a hop between stages on different nodes (default 100)")
-      ->check(CLI::NonNegativeNumber);
+      ->check(at_least_zero());
   sub->add_option("--link-bandwidth", flags->link_bandwidth, "GB/s between nodes (default 1)")->check(above_zero());
   sub->add_option("--plan-out", flags->plan_out, "Write the plan as a cluster file; the same input gives the same bytes")
       ->type_name("FILE");

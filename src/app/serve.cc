@@ -148,9 +148,9 @@ ExitCode serve(const Flags& flags) {
   router_options.keys = read_keys(flags);
   router_options.cors_origins = flags.cors_origins;
   router_options.build = fmt::format("{} {}", kVersion, kBuildCommit);
-  router_options.most_body = parse_memory(flags.body_limit);
+  router_options.most_body = parse_memory(flags.body_limit, "--body-limit");
   router_options.responses = flags.responses;
-  router_options.responses.most_bytes = parse_memory(flags.responses_memory);
+  router_options.responses.most_bytes = parse_memory(flags.responses_memory, "--keep-responses-memory");
   if (!flags.quiet) router_options.log = log_request;
   raise_file_limit(flags.http.max_connections);
   watch_interrupts();
@@ -225,7 +225,7 @@ void add_serve(CLI::App& app, Command& command) {
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
       ->capture_default_str();
   group->add_option("--queue-limit", flags->queue_seconds, "Seconds after which a request that waits ends (default: none)")
-      ->check(CLI::PositiveNumber);
+      ->check(above_zero());
   group->add_option("--max-connections", flags->http.max_connections, "Open connections")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
       ->capture_default_str();
@@ -243,7 +243,7 @@ void add_serve(CLI::App& app, Command& command) {
       ->check(CLI::Range(1, 256))
       ->capture_default_str();
   group->add_option("--grace", flags->grace, "Seconds that answers under way have at the end")
-      ->check(CLI::NonNegativeNumber)
+      ->check(at_least_zero())
       ->capture_default_str();
   group->add_flag("--raw-prompts", flags->raw_prompts, "Text prompts of /v1/completions may spell control tokens");
   group->add_flag("--quiet", flags->quiet, "No line for each request");

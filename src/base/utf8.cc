@@ -121,6 +121,13 @@ std::string printable(std::string_view bytes) {
   return out;
 }
 
+std::string shortened(std::string_view text, size_t most) {
+  if (text.size() <= most) return std::string(text);
+  size_t length = most;
+  while (length > 0 && (static_cast<uint8_t>(text[length]) & 0xC0) == 0x80) --length;
+  return std::string(text.substr(0, length)) + "...";
+}
+
 std::string to_valid_utf8(std::string_view bytes) {
   std::string out;
   Utf8Decoder decoder;

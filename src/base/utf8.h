@@ -47,6 +47,9 @@ class Utf8Decoder {
 // `bytes` as a message may show them: control characters and ill-formed bytes as \x1b, all else as it is.
 [[nodiscard]] std::string printable(std::string_view bytes);
 
+// `text` as a message may name it: of more than `most` bytes the beginning, cut between characters, and "...".
+[[nodiscard]] std::string shortened(std::string_view text, size_t most = 40);
+
 // The whole of `bytes`, decoded as Utf8Decoder does.
 [[nodiscard]] std::string to_valid_utf8(std::string_view bytes);
 

@@ -6,6 +6,7 @@
 
 #include "base/file.h"
 #include "base/guard.h"
+#include "base/utf8.h"
 
 namespace weft {
 namespace {
@@ -27,7 +28,7 @@ class Reader {
     Number number{};
     const char* end = value->text.data() + value->text.size();
     const auto [at, error] = std::from_chars(value->text.data(), end, number);
-    if (error != std::errc() || at != end) fail(kind_, place_, "{}: wanted {}, found {}", key, wanted, value->text);
+    if (error != std::errc() || at != end) fail(kind_, place_, "{}: wanted {}, found {}", key, wanted, shortened(value->text));
     out = number;
   }
 

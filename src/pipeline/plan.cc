@@ -6,6 +6,7 @@
 #include <limits>
 #include <set>
 
+#include "base/utf8.h"
 #include "pipeline/plan_split.h"
 
 namespace weft {
@@ -508,8 +509,11 @@ std::vector<LayerRange> parse_layer_ranges(std::string_view spec, std::optional<
   return ranges;
 }
 
-int64_t parse_memory(std::string_view text) {
-  const auto refuse_text = [&] { fail(ErrorKind::bad_input, kPlace, "memory: wanted a size like 512GiB, found '{}'", text); };
+int64_t parse_memory(std::string_view text, std::string_view name) {
+  const auto refuse_text = [&] {
+    const std::string_view place = name.starts_with("--") ? "command line" : kPlace;
+    fail(ErrorKind::bad_input, place, "{}: wanted a size like 512GiB, found '{}'", name, shortened(text));
+  };
   std::string_view rest = text;
   while (!rest.empty() && rest.front() == ' ') rest.remove_prefix(1);
   while (!rest.empty() && rest.back() == ' ') rest.remove_suffix(1);
@@ -530,11 +534,11 @@ int64_t parse_memory(std::string_view text) {
   return static_cast<int64_t>(bytes);
 }
 
-std::vector<int64_t> parse_memory_list(std::string_view text) {
+std::vector<int64_t> parse_memory_list(std::string_view text, std::string_view name) {
   std::vector<int64_t> sizes;
   for (size_t begin = 0; begin <= text.size();) {
     const size_t end = std::min(text.find(',', begin), text.size());
-    sizes.push_back(parse_memory(text.substr(begin, end - begin)));
+    sizes.push_back(parse_memory(text.substr(begin, end - begin), name));
     begin = end + 1;
   }
   return sizes;

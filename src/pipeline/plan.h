@@ -163,9 +163,10 @@ struct Plan {
 [[nodiscard]] std::vector<LayerRange> parse_layer_ranges(std::string_view spec, std::optional<int64_t> layer_count,
                                                          std::optional<int64_t> stages = std::nullopt);
 
-// "512GiB", "512 GB", "512G" (all 2^30: memory is sold in binary units, ruling R2), "1.5TiB", "549755813888". bad_input else.
-[[nodiscard]] int64_t parse_memory(std::string_view text);
+// "512GiB", "512 GB", "512G" (all 2^30: memory is sold in binary units, ruling R2), "1.5TiB", "549755813888". bad_input
+// else, which says that `name` is wrong.
+[[nodiscard]] int64_t parse_memory(std::string_view text, std::string_view name = "memory");
 // A comma-separated list of those.
-[[nodiscard]] std::vector<int64_t> parse_memory_list(std::string_view text);
+[[nodiscard]] std::vector<int64_t> parse_memory_list(std::string_view text, std::string_view name = "memory");
 
 }  // namespace weft

@@ -15,16 +15,9 @@ constexpr std::string_view kPlace = "chat request";
 using Kind = JsonValue::Kind;
 
 [[noreturn]] void wanted(std::string_view where, std::string_view what, const JsonValue& found) {
-  constexpr size_t kShown = 60;
-  if (found.is(Kind::string)) {
-    // Cut at a character.
-    size_t length = std::min(found.text.size(), kShown);
-    while (length > 0 && length < found.text.size() && (static_cast<uint8_t>(found.text[length]) & 0xC0) == 0x80) --length;
-    fail(ErrorKind::bad_input, kPlace, "{}: wanted {}, found '{}'", where, what,
-         std::string_view(found.text).substr(0, length));
-  }
-  if (found.is(Kind::number))
-    fail(ErrorKind::bad_input, kPlace, "{}: wanted {}, found {}", where, what, found.text.substr(0, kShown));
+  if (found.is(Kind::string))
+    fail(ErrorKind::bad_input, kPlace, "{}: wanted {}, found '{}'", where, what, shortened(found.text));
+  if (found.is(Kind::number)) fail(ErrorKind::bad_input, kPlace, "{}: wanted {}, found {}", where, what, shortened(found.text));
   if (found.is(Kind::boolean)) fail(ErrorKind::bad_input, kPlace, "{}: wanted {}, found {}", where, what, found.boolean);
   fail(ErrorKind::bad_input, kPlace, "{}: wanted {}, found {}", where, what, describe(found.kind));
 }
@@ -44,17 +37,14 @@ class IgnoredFields {
   }
   void write(std::vector<std::string>& notes) const {
     for (const auto& [name, count] : counts_)
-      notes.push_back(fmt::format("'{}' is not a known field and was ignored{}", shortened(name),
+      notes.push_back(fmt::format("'{}' is not a known field and was ignored{}", shortened(name, kLongest),
                                   count > 1 ? fmt::format(" ({} times)", count) : ""));
     if (others_ > 0) notes.push_back(fmt::format("further unknown fields were ignored ({} in all)", others_));
   }
 
  private:
   static constexpr size_t kMostNamed = 16;
-  static std::string shortened(const std::string& name) {
-    constexpr size_t kLongest = 60;
-    return name.size() <= kLongest ? name : to_valid_utf8(std::string_view(name).substr(0, kLongest)) + "...";
-  }
+  static constexpr size_t kLongest = 60;  // bytes of a name
 
   std::vector<std::pair<std::string, int64_t>> counts_;
   int64_t others_ = 0;
@@ -280,7 +270,7 @@ std::vector<std::string> read_allowed_tools(const Fields& allowed, const ChatReq
     const JsonValue* wrapped = tool.get("function");
     const std::string name = wrapped == nullptr ? tool.string("name") : Fields(*wrapped, tool.where("function")).string("name");
     if (!any_tool(request, [&](const JsonValue& declared) { return tool_name(declared) == name; }))
-      fail(ErrorKind::bad_input, kPlace, "{}: wanted the name of a declared tool, found '{}'", where, name);
+      fail(ErrorKind::bad_input, kPlace, "{}: wanted the name of a declared tool, found '{}'", where, shortened(name));
     names.push_back(name);
   }
   if (names.empty()) fail(ErrorKind::bad_input, kPlace, "{}: wanted at least one tool, found none", allowed.where("tools"));
@@ -317,7 +307,8 @@ ToolChoice read_tool_choice(const Fields& root, ChatRequest& request) {
       choice = by_word(*mode, allowed.where("mode"), false);
       choice.allowed = read_allowed_tools(allowed, request);
     } else {
-      fail(ErrorKind::bad_input, kPlace, "{}: wanted 'function' or 'allowed_tools', found '{}'", fields.where("type"), type);
+      fail(ErrorKind::bad_input, kPlace, "{}: wanted 'function' or 'allowed_tools', found '{}'", fields.where("type"),
+           shortened(type));
     }
   } else {
     choice = by_word(*value, root.where("tool_choice"), true);
@@ -327,7 +318,7 @@ ToolChoice read_tool_choice(const Fields& root, ChatRequest& request) {
   if (choice.kind == ToolChoice::Kind::named &&
       !any_tool(request, [&](const JsonValue& tool) { return tool_name(tool) == choice.name; }))
     fail(ErrorKind::bad_input, kPlace, "{}: wanted the name of a declared tool, found '{}'", root.where("tool_choice"),
-         choice.name);
+         shortened(choice.name));
   return choice;
 }
 
@@ -343,7 +334,8 @@ ResponseFormat read_response_format(const Fields& root) {
     return format;
   }
   if (type != "json_schema")
-    fail(ErrorKind::bad_input, kPlace, "{}: wanted text, json_object or json_schema, found '{}'", fields.where("type"), type);
+    fail(ErrorKind::bad_input, kPlace, "{}: wanted text, json_object or json_schema, found '{}'", fields.where("type"),
+         shortened(type));
   const JsonValue* outer = fields.get("json_schema", Kind::object);
   if (outer == nullptr)
     fail(ErrorKind::bad_input, kPlace, "{}: wanted an object with the schema, found nothing", fields.where("json_schema"));

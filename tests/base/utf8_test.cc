@@ -72,5 +72,15 @@ TEST(Utf8, FindsTheFirstIllFormedByte) {
   EXPECT_EQ(find_ill_formed_utf8("a\x80"), 1u);
 }
 
+TEST(Utf8, ShortenedBetweenCharacters) {
+  EXPECT_EQ(shortened(std::string(40, '1')), std::string(40, '1'));
+  EXPECT_EQ(shortened(std::string(41, '1')), std::string(40, '1') + "...");
+  EXPECT_EQ(shortened("aé你😀", 3), "aé...");
+  EXPECT_EQ(shortened("aé你😀", 4), "aé...");
+  EXPECT_EQ(shortened("aé你😀", 9), "aé你...");
+  EXPECT_EQ(shortened("aé你😀", 10), "aé你😀");
+  EXPECT_EQ(shortened("", 0), "");
+}
+
 }  // namespace
 }  // namespace weft

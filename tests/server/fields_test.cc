@@ -110,6 +110,26 @@ TEST(Fields, EachWrongOneIsNamed) {
   for (const Wrong& wrong : all) expect_refused(wrong, "/v1/chat/completions", chat_body("Hi"));
 }
 
+TEST(Fields, LongValuesAreShownByTheirBeginning) {
+  const std::string digits(300, '7');
+  const std::string text(300, 'x');
+  Scripted scripted(kAnswer);
+  for (const char* field : {"max_tokens", "temperature", "top_k", "seed", "n", "logit_bias", "reasoning_effort"}) {
+    for (const std::string& value : {digits, "\"" + text + "\""}) {
+      const auto recorder = scripted.api.send(
+          "POST", "/v1/chat/completions",
+          fmt::format(R"({{"model":"test-model","messages":[{{"role":"user","content":"Hi"}}],"{}":{}}})", field, value));
+      ASSERT_TRUE(recorder->wait_until_over());
+      ASSERT_EQ(recorder->status(), 400) << field << recorder->body();
+      EXPECT_LT(recorder->body().size(), 300U) << field << recorder->body();
+    }
+  }
+  const auto unknown = scripted.api.send("GET", "/" + text);
+  EXPECT_THAT(unknown->body(), HasSubstr("there is no /xxx"));
+  EXPECT_THAT(unknown->body(), HasSubstr("xxx..."));
+  EXPECT_LT(unknown->body().size(), 200U);
+}
+
 TEST(Fields, WrongOnesOfCompletions) {
   const Json body = {{"model", "test-model"}, {"prompt", "Hi"}};
   const std::vector<Wrong> all = {

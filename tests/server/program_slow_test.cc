@@ -111,6 +111,25 @@ TEST(ServeProgram, MistakesAreNamedAtTheStart) {
   EXPECT_THAT(run({"--ssl-cert-file", "/nonexistent", "--ssl-key-file", "/nonexistent"}).err, HasSubstr("/nonexistent"));
   EXPECT_EQ(run({"--port", "70000"}).code, 2);
   EXPECT_EQ(run({"--host", "256.1.1.1"}).code, 2);
+  // Sizes and numbers are named by their flags, however long they are.
+  for (const std::string flag : {"--body-limit", "--keep-responses-memory", "--state-memory", "--memory"}) {
+    for (const std::string value : {"0", "x"}) {
+      const app_test::Outcome wrong = run({"--port", "0", flag, value});
+      EXPECT_EQ(wrong.code, 2) << flag;
+      EXPECT_THAT(wrong.err, HasSubstr(fmt::format("[command line] {}: wanted a size like 512GiB, found '{}'", flag, value)));
+    }
+  }
+  EXPECT_THAT(run({"--port", "0", "--session", "/tmp", "--session-disk", "0"}).err, HasSubstr("--session-disk: wanted a size"));
+  const std::string digits(300, '7');
+  for (const std::string flag :
+       {"--grace", "--queue-limit", "--time-limit", "--parallel", "--seed", "--port", "--connect-timeout", "--body-limit"}) {
+    for (const std::string& value : {"-" + digits, digits + "x"}) {
+      const app_test::Outcome wrong = run({flag, value});
+      EXPECT_EQ(wrong.code, 2) << flag;
+      EXPECT_THAT(wrong.err, HasSubstr(flag));
+      EXPECT_LT(wrong.err.size(), 250U) << wrong.err;
+    }
+  }
 }
 
 // Threads of this user: the limit of them counts all.

@@ -85,7 +85,7 @@ ExitCode stage(const Flags& flags) {
   options.advertise = flags.advertise;
   options.threads = flags.threads;
   options.backend = flags.device == "cuda" ? ops::Backend::cuda : flags.reference ? ops::Backend::reference : ops::Backend::cpu;
-  if (!flags.memory.empty()) options.memory = parse_memory(flags.memory);
+  if (!flags.memory.empty()) options.memory = parse_memory(flags.memory, "--memory");
   options.link = flags.wire.options(security.tls() || address.starts_with("unix:"));
   options.load_audit = flags.load_audit;
   options.allow_unknown_tensors = flags.allow_unknown_tensors;

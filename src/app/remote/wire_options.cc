@@ -14,7 +14,7 @@ constexpr int64_t kSmallestFrame = 1 << 20;  // bytes
 LinkOptions WireFlags::options(bool is_protected) const {
   LinkOptions made = link_options();
   if (!max_frame.empty()) {
-    made.limits.frame = parse_memory(max_frame);
+    made.limits.frame = parse_memory(max_frame, "--max-frame");
     if (made.limits.frame < kSmallestFrame)
       fail(ErrorKind::bad_input, "--max-frame", "wanted at least 1 MiB, found {}", max_frame);
   }

@@ -4,6 +4,7 @@
 #include <charconv>
 #include <map>
 
+#include "base/utf8.h"
 #include "server/api/request_fields.h"
 
 namespace weft::api {
@@ -50,7 +51,7 @@ std::vector<ops::LogitBias> read_bias(const RequestFields& fields, int64_t vocab
     const char* end = key.data() + key.size();
     const auto [at, error] = std::from_chars(key.data(), end, id);
     if (error != std::errc() || at != end || id < 0 || id >= vocab) {
-      throw bad_request(fmt::format("logit_bias: wanted token ids from 0 to {}, found '{}'", vocab - 1, key.substr(0, 40)),
+      throw bad_request(fmt::format("logit_bias: wanted token ids from 0 to {}, found '{}'", vocab - 1, shortened(key)),
                         "logit_bias");
     }
     const std::optional<double> number = number_of(bias);

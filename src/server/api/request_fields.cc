@@ -1,9 +1,10 @@
 #include "server/api/request_fields.h"
 
-#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <utility>
+
+#include "base/utf8.h"
 
 namespace weft::api {
 
@@ -24,13 +25,8 @@ JsonValue parse_body(std::string_view body) {
 
 std::string shown(const JsonValue* value) {
   if (value == nullptr) return "nothing";
-  constexpr size_t kMost = 60;
-  if (value->is(Kind::string)) {
-    size_t length = std::min(value->text.size(), kMost);
-    while (length > 0 && length < value->text.size() && (static_cast<uint8_t>(value->text[length]) & 0xC0) == 0x80) --length;
-    return fmt::format("'{}'", std::string_view(value->text).substr(0, length));
-  }
-  if (value->is(Kind::number)) return value->text.substr(0, kMost);
+  if (value->is(Kind::string)) return fmt::format("'{}'", shortened(value->text));
+  if (value->is(Kind::number)) return shortened(value->text);
   if (value->is(Kind::boolean)) return value->boolean ? "true" : "false";
   return std::string(describe(value->kind));
 }

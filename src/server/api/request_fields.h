@@ -39,7 +39,7 @@ class RequestFields {
 [[nodiscard]] std::optional<int64_t> whole_number_of(const JsonValue& value, int64_t low, int64_t high);
 // A finite number, or nothing.
 [[nodiscard]] std::optional<double> number_of(const JsonValue& value);
-// "'text'", "12", "an array": what a message says was found.
+// "'text'", "12", "an array": what a message says was found; long ones are cut.
 [[nodiscard]] std::string shown(const JsonValue* value);
 
 }  // namespace weft::api

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/utf8.h"
 #include "server/api/request_fields.h"
 #include "server/api/responses_items.h"
 
@@ -181,8 +182,8 @@ class Reader {
   void note_fields() {
     for (const JsonMember& member : root_.members) {
       if (member.second.is(Kind::null) || holds(kSame, member.first) || holds(kOwn, member.first)) continue;
-      log::info("request: '{}' is not a known field", member.first);
-      call_->notes.push_back(fmt::format("'{}' is not a known field and was ignored", member.first));
+      log::info("request: '{}' is not a known field", shortened(member.first));
+      call_->notes.push_back(fmt::format("'{}' is not a known field and was ignored", shortened(member.first)));
     }
     const std::string truncation = fields_.string("truncation").value_or("disabled");
     if (truncation == "auto") {
@@ -226,7 +227,7 @@ class Reader {
     constexpr const char* kField = "previous_response_id";
     const std::shared_ptr<const StoredResponse> previous = store_.find(id);
     if (!previous) {
-      throw bad_request(fmt::format("{}: there is no response '{}' (any more)", kField, id), kField,
+      throw bad_request(fmt::format("{}: there is no response '{}' (any more)", kField, shortened(id)), kField,
                         "previous_response_not_found");
     }
     if (previous->running) throw bad_request(fmt::format("{}: '{}' is still in progress", kField, id), kField);

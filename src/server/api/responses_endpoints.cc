@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/utf8.h"
 #include "server/api/run.h"
 
 namespace weft::api {
@@ -15,7 +16,7 @@ using Kept = std::shared_ptr<const StoredResponse>;
 
 Kept find(ResponsesStore& store, const std::string& id) {
   Kept found = store.find(id);
-  if (!found) throw not_found(fmt::format("there is no response '{}' (any more)", id));
+  if (!found) throw not_found(fmt::format("there is no response '{}' (any more)", shortened(id)));
   return found;
 }
 
@@ -42,7 +43,7 @@ size_t limit_of(std::string_view query) {
   size_t limit = 0;
   const auto [at, error] = std::from_chars(text->data(), text->data() + text->size(), limit);
   if (error != std::errc() || at != text->data() + text->size() || limit < 1 || limit > kMost)
-    throw bad_request(fmt::format("limit: wanted an integer from 1 to {}, found '{}'", kMost, *text), "limit");
+    throw bad_request(fmt::format("limit: wanted an integer from 1 to {}, found '{}'", kMost, shortened(*text)), "limit");
   return limit;
 }
 
@@ -55,7 +56,7 @@ http::Response kept_response(ResponsesStore& store, const std::string& id, std::
 }
 
 http::Response delete_response(ResponsesStore& store, const std::string& id) {
-  if (!store.remove(id)) throw not_found(fmt::format("there is no response '{}' (any more)", id));
+  if (!store.remove(id)) throw not_found(fmt::format("there is no response '{}' (any more)", shortened(id)));
   return json_response({{"id", id}, {"object", "response"}, {"deleted", true}});
 }
 
@@ -65,7 +66,8 @@ void cancel_response(ResponsesStore& store, const std::string& id, const std::sh
   if (!run) return exchange->respond(as_answer(*kept));
   run->cancel([&store, id, exchange] {
     const Kept ended = store.find(id);
-    exchange->respond(ended ? as_answer(*ended) : error_response(not_found(fmt::format("there is no response '{}'", id))));
+    exchange->respond(ended ? as_answer(*ended)
+                            : error_response(not_found(fmt::format("there is no response '{}'", shortened(id)))));
   });
 }
 
@@ -74,7 +76,7 @@ http::Response input_items(ResponsesStore& store, const std::string& id, std::st
   const size_t limit = limit_of(query);
   const std::string order = parameter(query, "order").value_or("desc");
   if (order != "asc" && order != "desc")
-    throw bad_request(fmt::format("order: wanted asc or desc, found '{}'", order), "order");
+    throw bad_request(fmt::format("order: wanted asc or desc, found '{}'", shortened(order)), "order");
   std::vector<Json> items;
   const auto add = [&](const std::string& list) {
     for (Json& item : parse_json(list, "stored response")) items.push_back(std::move(item));
@@ -88,7 +90,7 @@ http::Response input_items(ResponsesStore& store, const std::string& id, std::st
   auto first = items.begin();
   if (const std::optional<std::string> after = parameter(query, "after")) {
     first = std::ranges::find_if(items, [&](const Json& item) { return item["id"] == *after; });
-    if (first == items.end()) throw bad_request(fmt::format("after: there is no item '{}'", *after), "after");
+    if (first == items.end()) throw bad_request(fmt::format("after: there is no item '{}'", shortened(*after)), "after");
     ++first;
   }
   const auto left = static_cast<size_t>(items.end() - first);

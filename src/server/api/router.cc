@@ -7,6 +7,7 @@
 #include <openssl/evp.h>
 
 #include "base/log.h"
+#include "base/utf8.h"
 #include "server/api/chat_run.h"
 #include "server/api/completion_run.h"
 #include "server/api/request_fields.h"
@@ -196,15 +197,16 @@ std::optional<http::Response> Router::admit(const http::Request& head) {
     return with_cors(error_response(error));
   }
   if (route == nullptr && !allow.empty()) {
-    ApiError error = error_of_status(405, fmt::format("{}: wanted {}, found {}", head.path, allow, head.method));
+    ApiError error =
+        error_of_status(405, fmt::format("{}: wanted {}, found {}", shortened(head.path), allow, shortened(head.method)));
     error.headers.push_back({"Allow", allow});
     return with_cors(error_response(error));
   }
-  if (route == nullptr) return with_cors(error_response(not_found(fmt::format("there is no {}", head.path))));
+  if (route == nullptr) return with_cors(error_response(not_found(fmt::format("there is no {}", shortened(head.path)))));
   const std::string* type = head.header("content-type");
   if (route->method == "POST" && route->body && (type == nullptr || !is_json(*type))) {
     return with_cors(error_response(error_of_status(
-        415, fmt::format("Content-Type: wanted application/json, found {}", type == nullptr ? "nothing" : *type))));
+        415, fmt::format("Content-Type: wanted application/json, found {}", type == nullptr ? "nothing" : shortened(*type)))));
   }
   if (route->model && service_.load() == nullptr)
     return with_cors(error_response(unavailable("the model is being loaded", "loading")));
@@ -240,7 +242,7 @@ void Router::handle(ExchangePtr exchange) {
   exchange = std::make_shared<WithHeaders>(exchange, cors_headers(exchange->request()));
   try {
     const Route* route = find(exchange->request(), nullptr);
-    if (route == nullptr) throw not_found(fmt::format("there is no {}", exchange->request().path));
+    if (route == nullptr) throw not_found(fmt::format("there is no {}", shortened(exchange->request().path)));
     (this->*route->answer)(exchange);
   } catch (...) {
     const ApiError error = current_error();
@@ -305,7 +307,7 @@ void Router::models(const ExchangePtr& exchange) {
 void Router::model(const ExchangePtr& exchange) {
   const Service& service = this->service();
   const std::string name = part_of_path(exchange->request());
-  if (!service.serves(name)) throw not_found(fmt::format("there is no model '{}'", name), "model_not_found");
+  if (!service.serves(name)) throw not_found(fmt::format("there is no model '{}'", shortened(name)), "model_not_found");
   exchange->respond(json_response(model_json(service, name)));
 }
 
