@@ -238,7 +238,7 @@ TEST_P(Http, ARefusalOfTheHandlerComesBeforeTheBody) {
   handler_.on_admit = [](const http::Request& head) -> std::optional<http::Response> {
     EXPECT_TRUE(head.body.empty());
     if (head.path == "/open") return std::nullopt;
-    return http::Response{.status = 401, .headers = {{"X-Why", "key"}}, .body = "no"};
+    return http::Response{.status = 401, .headers = {{"X-Why", "key"}}, .body = "no", .note = "request 7"};
   };
   // Without a body the connection lives on.
   const auto client = served_.client(get() + get("/open"));
@@ -251,6 +251,7 @@ TEST_P(Http, ARefusalOfTheHandlerComesBeforeTheBody) {
   EXPECT_EQ(answer.header("Connection"), "close");
   const auto finished = handler_.wait_finished(3);
   EXPECT_EQ(finished[0].status, 401);
+  EXPECT_EQ(finished[0].note, "request 7");
   EXPECT_EQ(finished[1].status, 200);
   EXPECT_EQ(finished[2].status, 401);
   EXPECT_EQ(finished[2].sent, 2);

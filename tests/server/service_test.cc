@@ -1,4 +1,6 @@
 // Routes, keys, health, ends: the API around its answers (prompt_and_api.md 6.1, 6.7 to 6.10; case C14).
+#include <set>
+
 #include <gmock/gmock.h>
 
 #include "api_fixture.h"
@@ -41,6 +43,40 @@ TEST(Routes, EachAnswerNamesItsRequest) {
   ASSERT_NE(id, nullptr);
   EXPECT_NE(*id, *http::find_header(second->head().headers, "x-request-id"));
   EXPECT_THAT(first->noted(), HasSubstr(*id)) << "the log line has it too";
+}
+
+TEST(Routes, EachRefusalNamesItsRequest) {
+  ServerMetrics metrics;
+  api::RouterOptions options;
+  options.keys = {"k"};
+  options.cors_origins = {"*"};
+  api::Router router(options, metrics);
+  std::vector<http::Response> refusals;
+  const auto ask = [&](const std::string& method, const std::string& path, std::vector<Header> headers) {
+    http::Request request;
+    request.method = method;
+    request.path = path;
+    request.headers = std::move(headers);
+    refusals.push_back(router.admit(request).value_or(http::Response{}));
+    return refusals.back().status;
+  };
+  const Header key{"x-api-key", "k"};
+  EXPECT_EQ(ask("GET", "/v1/models", {}), 401);
+  EXPECT_EQ(ask("GET", "/nothing", {key}), 404);
+  EXPECT_EQ(ask("GET", "/tokenize", {key}), 405);
+  EXPECT_EQ(ask("POST", "/tokenize", {key}), 415);
+  EXPECT_EQ(ask("GET", "/v1/models", {key}), 503);
+  EXPECT_EQ(ask("OPTIONS", "/tokenize", {{"Origin", "https://a.example"}, {"Access-Control-Request-Method", "POST"}}), 204);
+  for (const int status : {400, 408, 411, 413, 417, 431, 500, 503}) refusals.push_back(router.refuse(status, "why"));
+  std::set<std::string> ids;
+  for (const http::Response& refusal : refusals) {
+    const std::string* id = http::find_header(refusal.headers, "X-Request-Id");
+    ASSERT_NE(id, nullptr) << refusal.status;
+    EXPECT_THAT(*id, ::testing::StartsWith("req_"));
+    EXPECT_THAT(refusal.note, HasSubstr(*id)) << "the log line has it too";
+    ids.insert(*id);
+  }
+  EXPECT_EQ(ids.size(), refusals.size());
 }
 
 TEST(Routes, ModelsAndVersion) {
@@ -98,6 +134,14 @@ TEST(Routes, Cors) {
   const auto asked = api.send("GET", "/v1/models", "", {{"Origin", "https://a.example"}, {"x-api-key", "k"}});
   EXPECT_EQ(asked->status(), 200);
   EXPECT_EQ(*http::find_header(asked->head().headers, "access-control-allow-origin"), "https://a.example");
+  const std::string* exposed = http::find_header(asked->head().headers, "access-control-expose-headers");
+  ASSERT_NE(exposed, nullptr);
+  EXPECT_THAT(*exposed, HasSubstr("X-Request-Id"));
+  const auto refused = api.send("GET", "/v1/models", "", {{"Origin", "https://a.example"}});
+  EXPECT_EQ(refused->status(), 401);
+  exposed = http::find_header(refused->head().headers, "access-control-expose-headers");
+  ASSERT_NE(exposed, nullptr);
+  EXPECT_THAT(*exposed, HasSubstr("X-Request-Id"));
   Api none(engine_test::mini());
   EXPECT_EQ(http::find_header(none.send("GET", "/v1/models", "", {{"Origin", "https://a.example"}})->head().headers,
                               "access-control-allow-origin"),

@@ -38,12 +38,24 @@ bool is_json(std::string_view type) {
          });
 }
 
+constexpr const char* kRequestId = "X-Request-Id";
+
+// The answer to a request that is not handled. It names the request as other answers do (WithHeaders).
+http::Response refusal(const ApiError& error, const std::vector<http::Header>& more = {}) {
+  const std::string id = random_id("req_");
+  http::Response response = error_response(error);
+  response.headers.insert(response.headers.end(), more.begin(), more.end());
+  response.headers.push_back({kRequestId, id});
+  response.note = fmt::format("{}, {}", error.message, id);
+  return response;
+}
+
 // The exchange with further headers on its answer, one of which names the request; its log line has that name too.
 class WithHeaders final : public http::Exchange {
  public:
   WithHeaders(ExchangePtr inner, std::vector<http::Header> headers)
       : inner_(std::move(inner)), headers_(std::move(headers)), id_(random_id("req_")) {
-    headers_.push_back({"X-Request-Id", id_});
+    headers_.push_back({kRequestId, id_});
     inner_->note(id_);
   }
 
@@ -167,26 +179,26 @@ std::vector<http::Header> Router::cors_headers(const http::Request& request) con
   const auto& allowed = options_.cors_origins;
   const bool any = std::ranges::find(allowed, "*") != allowed.end();
   if (!any && std::ranges::find(allowed, *origin) == allowed.end()) return {};
-  std::vector<http::Header> headers{{"Access-Control-Allow-Origin", any ? "*" : *origin}};
+  std::vector<http::Header> headers{{"Access-Control-Allow-Origin", any ? "*" : *origin},
+                                    {"Access-Control-Expose-Headers", "X-Request-Id, X-Weft-Warning, Retry-After"}};
   if (!any) headers.push_back({"Vary", "Origin"});
   return headers;
 }
 
 std::optional<http::Response> Router::admit(const http::Request& head) {
-  std::vector<http::Header> cors = cors_headers(head);
-  const auto with_cors = [&](http::Response response) {
-    response.headers.insert(response.headers.end(), cors.begin(), cors.end());
-    return response;
-  };
+  const std::vector<http::Header> cors = cors_headers(head);
   // A preflight has no key.
   if (head.method == "OPTIONS" && head.header("access-control-request-method") != nullptr && !cors.empty()) {
-    http::Response response{.status = 204, .headers = {}, .body = {}};
+    const std::string id = random_id("req_");
+    http::Response response{.status = 204, .headers = {}, .body = {}, .note = id};
     // Clients send headers of their own, which say nothing here.
     const std::string* asked = head.header("access-control-request-headers");
     response.headers = {{"Access-Control-Allow-Methods", "GET, POST, DELETE, OPTIONS"},
                         {"Access-Control-Allow-Headers", asked == nullptr ? "Authorization, Content-Type, x-api-key" : *asked},
-                        {"Access-Control-Max-Age", "600"}};
-    return with_cors(std::move(response));
+                        {"Access-Control-Max-Age", "600"},
+                        {kRequestId, id}};
+    response.headers.insert(response.headers.end(), cors.begin(), cors.end());
+    return response;
   }
   std::string allow;
   const Route* route = find(head, &allow);
@@ -194,22 +206,21 @@ std::optional<http::Response> Router::admit(const http::Request& head) {
   if ((route == nullptr || !route->open) && !knows_key(head)) {
     ApiError error = error_of_status(401, "the API key is missing or wrong");
     error.headers.push_back({"WWW-Authenticate", "Bearer"});
-    return with_cors(error_response(error));
+    return refusal(error, cors);
   }
   if (route == nullptr && !allow.empty()) {
     ApiError error =
         error_of_status(405, fmt::format("{}: wanted {}, found {}", shortened(head.path), allow, shortened(head.method)));
     error.headers.push_back({"Allow", allow});
-    return with_cors(error_response(error));
+    return refusal(error, cors);
   }
-  if (route == nullptr) return with_cors(error_response(not_found(fmt::format("there is no {}", shortened(head.path)))));
+  if (route == nullptr) return refusal(not_found(fmt::format("there is no {}", shortened(head.path))), cors);
   const std::string* type = head.header("content-type");
   if (route->method == "POST" && route->body && (type == nullptr || !is_json(*type))) {
-    return with_cors(error_response(error_of_status(
-        415, fmt::format("Content-Type: wanted application/json, found {}", type == nullptr ? "nothing" : shortened(*type)))));
+    const std::string found = type == nullptr ? "nothing" : shortened(*type);
+    return refusal(error_of_status(415, fmt::format("Content-Type: wanted application/json, found {}", found)), cors);
   }
-  if (route->model && service_.load() == nullptr)
-    return with_cors(error_response(unavailable("the model is being loaded", "loading")));
+  if (route->model && service_.load() == nullptr) return refusal(unavailable("the model is being loaded", "loading"), cors);
   return std::nullopt;
 }
 
@@ -219,7 +230,7 @@ int64_t Router::body_limit(const http::Request& head) {
 }
 
 http::Response Router::refuse(int status, std::string_view reason) {
-  return error_response(error_of_status(status, std::string(reason)));
+  return refusal(error_of_status(status, std::string(reason)));
 }
 
 void Router::finished(const http::Finished& request) {

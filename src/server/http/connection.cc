@@ -297,6 +297,7 @@ class Connection final : public Member, public std::enable_shared_from_this<Conn
       if (unread) style.keep_alive = false;
       const int status = refused->status;
       const auto bytes = static_cast<int64_t>(style.head ? 0 : refused->body.size());
+      open.record.note = std::move(refused->note);
       const bool sent = co_await send_whole(std::move(*refused), style);
       if (sent) open.record.sent = bytes;
       open.finish(sent ? status : 499);
@@ -325,7 +326,8 @@ class Connection final : public Member, public std::enable_shared_from_this<Conn
   // Nothing: the head is there. Status 0: the client left.
   asio::awaitable<std::optional<Refusal>> parse_head(Parser& parser, Time began) {
     read_size_ = kHeadRead;
-    // Beast's limit is one of what it has not parsed yet, so it would depend on how the head is cut: the bytes are counted here.
+    // Beast's limit is one of what it has not parsed yet, so it would depend on how the head is cut: the bytes are counted
+    // here.
     parser.header_limit(std::numeric_limits<uint32_t>::max());
     parser.body_limit(boost::none);
     const auto most = static_cast<size_t>(std::max<int64_t>(hub_.options.max_head, 1));
@@ -500,6 +502,7 @@ class Connection final : public Member, public std::enable_shared_from_this<Conn
           piece.head = refusal({500, "internal error"});
           piece.bytes = std::exchange(piece.head->body, {});
           piece.whole = true;
+          if (!piece.head->note.empty()) answer.note(std::move(piece.head->note));
         }
         std::string text;
         if (piece.head) {

@@ -41,6 +41,7 @@ struct Response {
   int status = 200;
   std::vector<Header> headers = {};  // Content-Length, Transfer-Encoding, Connection and Date are the server's own
   std::string body = {};
+  std::string note = {};  // of what Handler::admit and refuse() give: words for the log line (Finished::note), not sent
 };
 
 // Of an answer that is written piece by piece.
@@ -90,7 +91,7 @@ struct Finished {
   int status = 0;        // 499: the client left before it had an answer, or before the end of it
   int64_t received = 0;  // bytes of the body
   int64_t sent = 0;      // likewise of the answer
-  std::string note;      // of the exchange
+  std::string note;      // of the exchange, or of the refusal
   double seconds = 0.0;  // from the first byte of the head to the last byte of the answer
 };
 
