@@ -35,6 +35,25 @@ TEST(Routes, UnknownPathsMethodsAndTypes) {
   EXPECT_EQ(api.send("POST", "/v1/chat/completions", "{\"messages\":" + deep + "}")->status(), 400);
 }
 
+TEST(Routes, ACodedBodyIsRefused) {
+  Api api(engine_test::mini());
+  const auto ask = [&](const std::vector<std::string>& codings) {
+    std::vector<Header> headers{kJsonType};
+    for (const std::string& coding : codings) headers.push_back({"content-encoding", coding});
+    return api.send("POST", "/tokenize", R"({"content":"x"})", std::move(headers));
+  };
+  const std::vector<std::vector<std::string>> coded{
+      {"gzip"}, {"GZip"}, {"identity, gzip"}, {" ,\tgzip , identity"}, {"identity", "gzip"}, {"gzip;q=1"}};
+  for (const std::vector<std::string>& codings : coded) {
+    const auto refused = ask(codings);
+    ASSERT_EQ(refused->status(), 415) << codings[0];
+    EXPECT_THAT(refused->body(), ::testing::ContainsRegex("Content-Encoding: wanted none, found (gzip|GZip)")) << codings[0];
+    EXPECT_EQ(*http::find_header(refused->head().headers, "Accept-Encoding"), "identity");
+  }
+  const std::vector<std::vector<std::string>> plain{{}, {"identity"}, {"Identity"}, {""}, {" , "}, {"identity", "identity"}};
+  for (const std::vector<std::string>& codings : plain) EXPECT_EQ(ask(codings)->status(), 200);
+}
+
 TEST(Routes, EachAnswerNamesItsRequest) {
   Api api(engine_test::mini());
   const auto first = api.send("GET", "/health");

@@ -14,6 +14,7 @@
 #include "server/api/responses_endpoints.h"
 #include "server/api/responses_run.h"
 #include "server/api/text_endpoints.h"
+#include "server/http/text.h"
 #include "server/page/page.h"
 
 namespace weft::api {
@@ -36,6 +37,21 @@ bool is_json(std::string_view type) {
   return end != std::string_view::npos && std::ranges::equal(media.substr(0, end + 1), kJson, [](char a, char b) {
            return std::tolower(static_cast<unsigned char>(a)) == b;
          });
+}
+
+// The first coding of the body that is not "identity", as it was sent (RFC 9110, 8.4); nothing: it is not coded.
+std::optional<std::string> coding_of(const http::Request& head) {
+  for (const http::Header& header : head.headers) {
+    if (!http::same_word(header.name, "Content-Encoding")) continue;
+    for (std::string_view rest = header.value; !rest.empty();) {
+      std::string_view coding = rest.substr(0, rest.find(','));
+      rest.remove_prefix(std::min(rest.size(), coding.size() + 1));
+      coding.remove_prefix(std::min(coding.find_first_not_of(" \t"), coding.size()));
+      coding = coding.substr(0, coding.find_last_not_of(" \t") + 1);
+      if (!coding.empty() && !http::same_word(coding, "identity")) return std::string(coding);
+    }
+  }
+  return std::nullopt;
 }
 
 constexpr const char* kRequestId = "X-Request-Id";
@@ -219,6 +235,12 @@ std::optional<http::Response> Router::admit(const http::Request& head) {
   if (route->method == "POST" && route->body && (type == nullptr || !is_json(*type))) {
     const std::string found = type == nullptr ? "nothing" : shortened(*type);
     return refusal(error_of_status(415, fmt::format("Content-Type: wanted application/json, found {}", found)), cors);
+  }
+  const std::optional<std::string> coding = route->method == "POST" ? coding_of(head) : std::nullopt;
+  if (coding) {
+    ApiError error = error_of_status(415, fmt::format("Content-Encoding: wanted none, found {}", shortened(*coding)));
+    error.headers.push_back({"Accept-Encoding", "identity"});
+    return refusal(error, cors);
   }
   if (route->model && service_.load() == nullptr) return refusal(unavailable("the model is being loaded", "loading"), cors);
   return std::nullopt;
