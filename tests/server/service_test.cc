@@ -3,7 +3,10 @@
 
 #include <gmock/gmock.h>
 
+#include "server/http/server.h"
+
 #include "api_fixture.h"
+#include "http_client.h"
 
 namespace weft::server_test {
 namespace {
@@ -96,6 +99,25 @@ TEST(Routes, EachRefusalNamesItsRequest) {
     ids.insert(*id);
   }
   EXPECT_EQ(ids.size(), refusals.size());
+}
+
+TEST(Routes, ABodyOfAGetIsIgnored) {
+  Api api(engine_test::mini());
+  http::ServerOptions options;
+  options.port = 0;
+  http::Server server(options, *api.router);
+  const auto ask = [&](const std::string& method, const std::string& path, size_t bytes) {
+    http_test::Client client(server.port());
+    client.send(fmt::format("{} {} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{}",
+                            method, path, bytes, std::string(bytes, '{')));
+    return client.read_answer();
+  };
+  EXPECT_EQ(ask("GET", "/v1/models", 2).status, 200);
+  EXPECT_EQ(ask("GET", "/health", 65536).status, 200);
+  EXPECT_EQ(ask("DELETE", "/v1/responses/none", 2).status, 404);
+  const http_test::Answer refused = ask("GET", "/health", 65537);
+  EXPECT_EQ(refused.status, 413);
+  EXPECT_THAT(refused.body, HasSubstr("at most 65536 bytes"));
 }
 
 TEST(Routes, ModelsAndVersion) {

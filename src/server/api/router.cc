@@ -54,6 +54,8 @@ std::optional<std::string> coding_of(const http::Request& head) {
   return std::nullopt;
 }
 
+// Bytes of a body that says nothing: a GET may have one, which changes nothing about it (RFC 9110, 9.3.1).
+constexpr int64_t kMostIgnored = 64 << 10;
 constexpr const char* kRequestId = "X-Request-Id";
 
 // The answer to a request that is not handled. It names the request as other answers do (WithHeaders).
@@ -248,7 +250,8 @@ std::optional<http::Response> Router::admit(const http::Request& head) {
 
 int64_t Router::body_limit(const http::Request& head) {
   const Route* route = find(head, nullptr);
-  return route != nullptr && route->method == "POST" ? options_.most_body : 0;
+  if (route != nullptr && route->method == "POST") return options_.most_body;
+  return std::min(kMostIgnored, options_.most_body);
 }
 
 http::Response Router::refuse(int status, std::string_view reason) {
