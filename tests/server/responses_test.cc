@@ -12,6 +12,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::MatchesRegex;
+using ::testing::Not;
 
 constexpr const char* kPath = "/v1/responses";
 constexpr const char* kMultiply = "What is 17 * 23? Answer with the number only.";
@@ -488,6 +489,22 @@ TEST(Responses, Deleted) {
   const Json passing = served.post(kPath, with(with(request(kMultiply), "max_output_tokens", 1), "store", false));
   EXPECT_EQ(passing["store"], false);
   static_cast<void>(served.get(fmt::format("{}/{}", kPath, passing["id"].get<std::string>()), 404));
+}
+
+TEST(Responses, AServerThatKeepsNoneSaysSo) {
+  api::RouterOptions options;
+  options.responses.most_responses = 0;
+  Served served(options);
+  const Json asked = with(request(kMultiply), "max_output_tokens", 1);
+  const Json whole = served.post(kPath, asked);
+  EXPECT_EQ(whole["store"], false);
+  EXPECT_THAT(whole.dump(), Not(HasSubstr("keeps no responses"))) << "nobody asked";
+  static_cast<void>(served.get(fmt::format("{}/{}", kPath, whole["id"].get<std::string>()), 404));
+  EXPECT_THAT(served.post(kPath, with(asked, "store", true))["weft"].dump(), HasSubstr("keeps no responses"));
+  for (const Event& event : stream(served, asked)) {
+    if (!event.data.contains("response")) continue;
+    EXPECT_EQ(event.data["response"]["store"], false) << event.name;
+  }
 }
 
 TEST(Responses, PathsAndMethods) {

@@ -163,7 +163,9 @@ class Reader {
 
   std::shared_ptr<const ResponsesCall> read() {
     check_refused(fields_);
-    call_->store = fields_.boolean("store").value_or(true);
+    const std::optional<bool> store = fields_.boolean("store");
+    call_->store = store.value_or(true);
+    if (store.value_or(false) && !store_.keeps()) call_->notes.emplace_back("store: this server keeps no responses");
     note_fields();
     read_items();
     JsonValue chat = chat_request();
@@ -285,7 +287,7 @@ class Reader {
     made["reasoning"].update(echoed("reasoning", Kind::object, Json::object()));
     made["safety_identifier"] = echoed("safety_identifier", Kind::string, nullptr);
     made["service_tier"] = "default";
-    made["store"] = call_->store;
+    made["store"] = call_->store && store_.keeps();
     made["temperature"] = decimal(generation.sampling.temperature);
     made["text"] = {{"format", {{"type", "text"}}}};
     const Json text = echoed("text", Kind::object, Json::object());

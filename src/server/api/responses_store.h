@@ -43,6 +43,8 @@ class ResponsesStore {
  public:
   explicit ResponsesStore(ResponsesStoreOptions options) : options_(options) {}
 
+  // False: none is found any more once it has ended.
+  [[nodiscard]] bool keeps() const { return options_.most_responses > 0; }
   void add(std::shared_ptr<const StoredResponse> response);
   // In place of the one with the same id, if that is still there.
   void replace(std::shared_ptr<const StoredResponse> response);
