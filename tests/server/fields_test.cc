@@ -41,6 +41,8 @@ const Json kNothing = Json::parse("", nullptr, false);  // discarded: the field 
 
 Json function_tool(const std::string& name) { return {{"type", "function"}, {"function", {{"name", name}}}}; }
 
+Json schema_format(const Json& json_schema) { return {{"type", "json_schema"}, {"json_schema", json_schema}}; }
+
 TEST(Fields, EachWrongOneIsNamed) {
   const Json many(513, function_tool("f"));
   const std::vector<Wrong> all = {
@@ -97,6 +99,43 @@ TEST(Fields, EachWrongOneIsNamed) {
       {"tools", {function_tool(std::string(129, 'x'))}, "tools[0].function.name", "1 to 128"},
       {"tools", {function_tool("f"), function_tool("f")}, "tools[1].function.name", "each name once"},
       {"tools", {{{"type", "web_search"}}}, "tools[0].type", "found 'web_search'"},
+      {"tools", {{{"function", {{"name", "f"}, {"strict", "yes"}}}}}, "tools[0].function.strict", "a boolean, found 'yes'"},
+      {"tools", {{{"function", {{"name", "f"}, {"description", 5}}}}}, "tools[0].function.description", "a string, found 5"},
+      {"tools", {{{"function", {{"name", "f"}, {"parameters", "x"}}}}}, "tools[0].function.parameters", "an object, found 'x'"},
+      {"messages",
+       {{{"role", "system"}, {"tools", {{{"function", {{"name", "f"}, {"strict", 1}}}}}}},
+        {{"role", "user"}, {"content", "x"}}},
+       "messages[0].tools[0].function.strict",
+       "a boolean, found 1"},
+      {"messages", {{{"role", "user"}, {"content", nullptr}}}, "messages[0].content", "an array of parts, found null"},
+      {"messages", {{{"role", "user"}}}, "messages[0].content", "found nothing"},
+      {"messages", {{{"role", "system"}}, {{"role", "user"}, {"content", "x"}}}, "messages[0].content", "found nothing"},
+      {"messages", {{{"role", "developer"}, {"tools", Json::array()}}}, "messages[0].content", "found nothing"},
+      {"messages",
+       {{{"role", "assistant"}, {"tool_calls", {{{"type", "custom"}, {"function", {{"name", "f"}}}}}}}},
+       "messages[0].tool_calls[0].type",
+       "found 'custom'"},
+      {"messages", {{{"role", "assistant"}, {"content", "x"}, {"refusal", 5}}}, "messages[0].refusal", "found 5"},
+      {"response_format", schema_format(Json{{"schema", Json::object()}}), "response_format.json_schema.name", "found nothing"},
+      {"response_format", schema_format({{"name", 5}}), "response_format.json_schema.name", "found 5"},
+      {"response_format", schema_format({{"name", ""}}), "response_format.json_schema.name", "1 to 64"},
+      {"response_format", schema_format({{"name", std::string(65, 'x')}}), "response_format.json_schema.name", "1 to 64"},
+      {"response_format", schema_format({{"name", "a.b"}}), "response_format.json_schema.name", "found 'a.b'"},
+      {"response_format", schema_format({{"name", "a"}, {"schema", 5}}), "response_format.json_schema.schema",
+       "an object, found 5"},
+      {"response_format", schema_format({{"name", "a"}, {"schema", nullptr}}), "response_format.json_schema.schema",
+       "an object, found null"},
+      {"response_format", schema_format({{"name", "a"}, {"strict", 1}}), "response_format.json_schema.strict", "found 1"},
+      {"response_format", schema_format({{"name", "a"}, {"description", 1}}), "response_format.json_schema.description",
+       "found 1"},
+      {"options",
+       {{"response_format", schema_format(Json{{"schema", Json::object()}})}},
+       "options.response_format.json_schema.name",
+       "found nothing"},
+      {"verbosity", 5, "verbosity", "a string, found 5"},
+      {"prediction", "x", "prediction", "an object, found 'x'"},
+      {"prompt_cache_retention", 5, "prompt_cache_retention", "a string, found 5"},
+      {"web_search_options", 5, "web_search_options", "an object, found 5"},
       {"tool_choice", "always", "tool_choice", "found 'always'"},
       {"tool_choice", "required", "tool_choice", "found none"},
       {"tool_choice", {{"type", "function"}, {"function", {{"name", "g"}}}}, "tool_choice", "found 'g'"},
@@ -145,6 +184,28 @@ TEST(Fields, WrongOnesOfCompletions) {
       {"echo", "x", "echo", "a boolean"},
   };
   for (const Wrong& wrong : all) expect_refused(wrong, "/v1/completions", body);
+}
+
+TEST(Fields, WhatMayBeNullOrAbsent) {
+  Scripted scripted(kAnswer);
+  Json body = chat_body("Hi");
+  const Json function = {{"name", "f"}, {"description", nullptr}, {"parameters", nullptr}, {"strict", nullptr}};
+  const Json tool = {{"type", "function"}, {"function", function}};
+  body["tools"] = Json::array({tool});
+  for (const char* key : {"verbosity", "prediction", "prompt_cache_retention", "response_format"}) body[key] = nullptr;
+  // A declaration, calls and an empty result need no content.
+  Json declaration = {{"role", "system"}, {"tools", {tool}}};
+  Json call = {{"role", "assistant"}, {"refusal", nullptr}};
+  call["tool_calls"] = {{{"id", "1"}, {"type", "function"}, {"function", {{"name", "f"}, {"arguments", "{}"}}}}};
+  Json result = {{"role", "tool"}, {"tool_call_id", "1"}};
+  body["messages"].push_back(declaration);
+  body["messages"].push_back(call);
+  body["messages"].push_back(result);
+  call["content"] = nullptr;
+  result["content"] = nullptr;
+  body["messages"].push_back(call);
+  body["messages"].push_back(result);
+  static_cast<void>(scripted.api.json("/v1/chat/completions", body));
 }
 
 TEST(Fields, UnknownOnesAndMarksAreIgnored) {

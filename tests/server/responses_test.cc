@@ -345,8 +345,33 @@ TEST(Responses, ErrorsNameFieldsOfThisApi) {
   expect_error(served, with(good, "tool_choice", {{"type", "file_search"}}), "tool_choice.type", "'file_search'");
   expect_error(served, with(good, "text", {{"format", {{"type", "xml"}}}}), "text.format.type", "'xml'");
   expect_error(served, with(good, "text", {{"format", {{"type", "json_schema"}}}}), "text.format.schema", "found nothing");
-  expect_error(served, with(good, "text", Json::parse(R"({"format": {"type": "json_schema", "schema": {"type": "bogus"}}})")),
-               "text.format.schema#/type", "text.format.schema#/type: wanted the name of a type");
+  expect_error(
+      served,
+      with(good, "text", Json::parse(R"({"format": {"type": "json_schema", "name": "a", "schema": {"type": "bogus"}}})")),
+      "text.format.schema#/type", "text.format.schema#/type: wanted the name of a type");
+  const auto format = [&](const char* fields) {
+    return with(good, "text",
+                Json::parse(fmt::format(R"({{"format": {{"type": "json_schema", "schema": {{}}, {}}}}})", fields)));
+  };
+  expect_error(served, format(R"("strict": true)"), "text.format.name", "found nothing");
+  expect_error(served, format(R"("name": "a b")"), "text.format.name", "found 'a b'");
+  expect_error(served, format(R"("name": "a", "strict": 1)"), "text.format.strict", "wanted a boolean, found 1");
+  expect_error(served, format(R"("name": "a", "description": 1)"), "text.format.description", "wanted a string, found 1");
+  expect_error(served, with(good, "text", {{"verbosity", 1}}), "text.verbosity", "wanted a string, found 1");
+  for (const char* key : {"description", "parameters", "strict"}) {
+    expect_error(served, with(good, "tools", {{{"type", "function"}, {"name", "f"}, {key, 1}}}),
+                 fmt::format("tools[0].{}", key), "found 1");
+  }
+  for (const char* key : {"max_tool_calls", "service_tier", "prompt_cache_retention", "stream_options"})
+    expect_error(served, with(good, key, {true}), key, "found an array");
+  expect_error(served, with(good, "stream_options", {{"include_obfuscation", 1}}), "stream_options.include_obfuscation",
+               "found 1");
+  expect_error(served, with(good, "reasoning", {{"summary", 1}}), "reasoning.summary", "found 1");
+  expect_error(served, input(R"([{"role": "user", "content": null}])"), "input[0].content", "found nothing");
+  expect_error(served, input(R"([{"role": "user", "content": "a", "id": 1}])"), "input[0].id", "found 1");
+  expect_error(served, input(R"([{"role": "user", "content": "a", "status": 1}])"), "input[0].status", "found 1");
+  expect_error(served, input(R"([{"type": "reasoning", "summary": "a"}])"), "input[0].summary", "found 'a'");
+  expect_error(served, input(R"([{"type": "reasoning", "encrypted_content": 1}])"), "input[0].encrypted_content", "found 1");
   expect_error(served, with(good, "reasoning", {{"effort", "huge"}}), "reasoning.effort", "'huge'");
   expect_error(served, with(good, "max_output_tokens", 0), "max_output_tokens", "max_output_tokens: wanted an integer");
   expect_error(served, with(good, "top_logprobs", 21), "top_logprobs", "found 21");

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <iterator>
-#include <set>
 
 #include "base/log.h"
+#include "server/api/prompt_fields.h"
 #include "server/api/request_fields.h"
 
 namespace weft::api {
@@ -12,8 +12,6 @@ namespace {
 
 using Kind = JsonValue::Kind;
 
-constexpr size_t kMostTools = 512;
-constexpr size_t kLongestName = 128;
 constexpr int64_t kMostTopLogprobs = 20;
 
 // Fields that this server carries out or that ask for nothing, beside those of the prompt and of sampling.
@@ -34,29 +32,6 @@ constexpr std::string_view kCarriedOut[] = {"n",
                                             "verbosity",
                                             "prompt_cache_retention",
                                             "prediction"};
-
-void check_tools(const RequestFields& fields) {
-  const JsonValue* tools = fields.get("tools", Kind::array);
-  if (tools == nullptr) return;
-  if (tools->items.size() > kMostTools) {
-    throw bad_request(fmt::format("tools: wanted at most {}, found {}", kMostTools, tools->items.size()), "tools");
-  }
-  std::set<std::string, std::less<>> seen;
-  for (size_t i = 0; i < tools->items.size(); ++i) {
-    const RequestFields tool(tools->items[i], fmt::format("tools[{}]", i));
-    const std::string type = tool.string("type").value_or("function");
-    if (type != "function") tool.refuse("type", "'function'", tool.get("type"));
-    const JsonValue* inner = tool.get("function", Kind::object);
-    if (inner == nullptr) tool.refuse("function", "an object", nullptr);
-    const RequestFields function(*inner, tool.where("function"));
-    const std::string name = function.string("name").value_or("");
-    constexpr std::string_view kOf = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.:-";
-    if (name.empty() || name.size() > kLongestName || name.find_first_not_of(kOf) != std::string::npos) {
-      function.refuse("name", fmt::format("1 to {} letters, digits and _ . : -", kLongestName), function.get("name"));
-    }
-    if (!seen.insert(name).second) function.refuse("name", "each name once", function.get("name"));
-  }
-}
 
 // Fields of older or other kinds of requests, where an answer without them would be another one.
 void check_refused(const RequestFields& fields) {
@@ -124,17 +99,17 @@ TurnOptions ChatCall::turn_options(int64_t choice) const {
   return options;
 }
 
-ChatPrompt render_chat(const JsonValue& root, const Service& service) {
-  check_tools(RequestFields(root));
-  return rendered(parse_chat_request(root), service);
-}
+ChatPrompt render_chat(const JsonValue& root, const Service& service) { return rendered(read_chat_request(root), service); }
 
 std::shared_ptr<const ChatCall> read_chat_call(const JsonValue& root, const Service& service) {
   const RequestFields fields(root);
   auto call = std::make_shared<ChatCall>();
   call->generation = read_generation(root, service);
   check_refused(fields);
-  check_tools(fields);
+  fields.check("verbosity", Kind::string);
+  fields.check("prediction", Kind::object);
+  fields.check("prompt_cache_retention", Kind::string);
+  fields.check("web_search_options", Kind::object);
   call->logprobs = fields.boolean("logprobs").value_or(false);
   const std::optional<int64_t> top = fields.integer("top_logprobs", 0, kMostTopLogprobs);
   if (top && *top > 0 && !call->logprobs) throw bad_request("top_logprobs: wanted logprobs: true beside it", "top_logprobs");
@@ -142,7 +117,7 @@ std::shared_ptr<const ChatCall> read_chat_call(const JsonValue& root, const Serv
   call->include_reasoning = fields.boolean("include_reasoning").value_or(true);
   if (!fields.boolean("parallel_tool_calls").value_or(true)) call->max_calls = 1;
 
-  ChatRequest request = parse_chat_request(root);
+  ChatRequest request = read_chat_request(root);
   if (!request.add_generation_prompt) {
     throw bad_request("add_generation_prompt: wanted true, found false: there would be nothing to answer",
                       "add_generation_prompt");

@@ -99,7 +99,9 @@ GenerationFields read_generation(const JsonValue& root, const Service& service) 
   made.stream = fields.boolean("stream").value_or(false);
   if (const JsonValue* options = fields.get("stream_options")) {
     if (!made.stream) throw bad_request("stream_options: wanted it beside stream: true only", "stream_options");
-    made.include_usage = RequestFields(*options, "stream_options").boolean("include_usage").value_or(false);
+    const RequestFields inner(*options, "stream_options");
+    made.include_usage = inner.boolean("include_usage").value_or(false);
+    inner.check("include_obfuscation", Kind::boolean);
   }
   if (made.max_tokens && made.end.least > *made.max_tokens) {
     throw bad_request(fmt::format("min_tokens: wanted at most max_tokens ({}), found {}", *made.max_tokens, made.end.least),

@@ -22,6 +22,7 @@ class RequestFields {
 
   [[nodiscard]] const JsonValue* get(std::string_view key) const;  // nullptr: absent or null
   [[nodiscard]] const JsonValue* get(std::string_view key, JsonValue::Kind kind) const;
+  void check(std::string_view key, JsonValue::Kind kind) const { static_cast<void>(get(key, kind)); }
   [[nodiscard]] std::optional<bool> boolean(std::string_view key) const;
   [[nodiscard]] std::optional<std::string> string(std::string_view key) const;
   [[nodiscard]] std::optional<int64_t> integer(std::string_view key, int64_t low, int64_t high) const;

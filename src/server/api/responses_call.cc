@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "base/utf8.h"
+#include "server/api/prompt_fields.h"
 #include "server/api/request_fields.h"
 #include "server/api/responses_items.h"
 
@@ -120,6 +121,14 @@ void check_refused(const RequestFields& fields) {
   if (fields.get("prompt") != nullptr) refuse("prompt", "this server has no stored prompts");
 }
 
+// Those that are carried out by nobody.
+void check_others(const RequestFields& fields) {
+  for (const char* key : {"service_tier", "prompt_cache_retention"}) fields.check(key, Kind::string);
+  static_cast<void>(fields.integer("max_tool_calls", 1, INT64_MAX));
+  const JsonValue* options = fields.get("stream_options", Kind::object);
+  if (options != nullptr) RequestFields(*options, "stream_options").check("include_obfuscation", Kind::boolean);
+}
+
 // {"type": "function", "name", ...} -> {"type": "function", "function": {"name", ...}}
 JsonValue chat_tools(const JsonValue& tools) {
   std::vector<JsonValue> made;
@@ -150,8 +159,8 @@ JsonValue chat_format(const RequestFields& text) {
   if (type != "json_schema") format.refuse("type", "text, json_object or json_schema", format.get("type"));
   const JsonValue* schema = format.get("schema", Kind::object);
   if (schema == nullptr) format.refuse("schema", "an object", nullptr);
-  std::vector<JsonMember> inner{{"schema", *schema}};
-  if (const JsonValue* name = format.get("name", Kind::string)) inner.push_back({"name", *name});
+  check_schema_fields(format);
+  std::vector<JsonMember> inner{{"schema", *schema}, {"name", *format.get("name")}};
   if (const std::optional<bool> strict = format.boolean("strict")) inner.push_back({"strict", boolean_value(*strict)});
   return object_value({{"type", string_value("json_schema")}, {"json_schema", object_value(std::move(inner))}});
 }
@@ -163,6 +172,7 @@ class Reader {
 
   std::shared_ptr<const ResponsesCall> read() {
     check_refused(fields_);
+    check_others(fields_);
     const std::optional<bool> store = fields_.boolean("store");
     call_->store = store.value_or(true);
     if (store.value_or(false) && !store_.keeps()) call_->notes.emplace_back("store: this server keeps no responses");
@@ -254,9 +264,13 @@ class Reader {
     if (const JsonValue* tools = fields_.get("tools", Kind::array)) add("tools", chat_tools(*tools));
     if (const JsonValue* most = fields_.get("max_output_tokens")) add("max_completion_tokens", *most);
     if (const JsonValue* text = fields_.get("text", Kind::object)) {
-      add("response_format", chat_format(RequestFields(*text, "text")));
+      const RequestFields inner(*text, "text");
+      inner.check("verbosity", Kind::string);
+      add("response_format", chat_format(inner));
     }
     if (const JsonValue* reasoning = fields_.get("reasoning", Kind::object)) {
+      const RequestFields inner(*reasoning, "reasoning");
+      for (const char* key : {"summary", "generate_summary"}) inner.check(key, Kind::string);
       if (const JsonValue* effort = reasoning->find("effort")) add("reasoning", object_value({{"effort", *effort}}));
     }
     const JsonValue* top = fields_.get("top_logprobs");

@@ -112,6 +112,7 @@ void ConversationBuilder::add_instructions(const std::string& text) {
 void ConversationBuilder::add(const JsonValue& item, const std::string& where) {
   const RequestFields fields(item, where);
   const std::string type = type_of(fields);
+  for (const char* key : {"id", "status"}) fields.check(key, Kind::string);
   if (type == "message") return add_message(item, where);
   if (type == "reasoning") return add_reasoning(item, where);
   if (type == "function_call") return add_call(item, where);
@@ -157,6 +158,8 @@ void ConversationBuilder::add_message(const JsonValue& item, const std::string& 
 
 void ConversationBuilder::add_reasoning(const JsonValue& item, const std::string& where) {
   const RequestFields fields(item, where);
+  fields.check("summary", Kind::array);
+  fields.check("encrypted_content", Kind::string);
   std::string text;
   if (const JsonValue* content = fields.get("content", Kind::array)) {
     for (size_t i = 0; i < content->items.size(); ++i) {
