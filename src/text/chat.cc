@@ -93,8 +93,13 @@ RenderedPrompt ChatFormat::render_segments(const ChatRequest& request) const {
 
 ChatPrompt ChatFormat::render(const ChatRequest& request) const {
   RenderedPrompt rendered = render_segments(request);
+  std::vector<TokenId> ids = tokenizer_->encode(rendered.segments);
+  return prompt(request, std::move(rendered), std::move(ids));
+}
+
+ChatPrompt ChatFormat::prompt(const ChatRequest& request, RenderedPrompt rendered, std::vector<TokenId> ids) {
   ChatPrompt prompt;
-  prompt.ids = tokenizer_->encode(rendered.segments);
+  prompt.ids = std::move(ids);
   prompt.segments = std::move(rendered.segments);
   prompt.start = rendered.start;
   prompt.thinking = rendered.thinking;

@@ -47,6 +47,8 @@ class ChatFormat {
   // Errors: parse_chat_request and Dialect::render.
   [[nodiscard]] ChatPrompt render(std::string_view request_json) const;
   [[nodiscard]] ChatPrompt render(const ChatRequest& request) const;
+  // The same from its parts: render_segments(request), and their ids.
+  [[nodiscard]] static ChatPrompt prompt(const ChatRequest& request, RenderedPrompt rendered, std::vector<TokenId> ids);
   // The segments alone.
   [[nodiscard]] RenderedPrompt render_segments(const ChatRequest& request) const;
   // A parser of what the model writes after `prompt`. It refers to this object's tokenizer, which stays in place when the

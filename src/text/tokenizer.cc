@@ -11,8 +11,30 @@
 #include "text/unicode.h"
 
 namespace weft {
+namespace {
+
+constexpr int64_t kMostLimited = int64_t{1} << 40;  // ids; no prompt has so many
+
+LimitedIds limited(std::vector<TokenId> ids, size_t at_least) {
+  const bool cut = at_least > 0;
+  const auto count = static_cast<int64_t>(cut ? at_least : ids.size());
+  return {std::move(ids), count, cut};
+}
+
+}  // namespace
+
+Tokenizer::Tokenizer(TokenizerParts parts) : parts_(std::move(parts)) {
+  for (TokenId id = 0; id < vocab_size(); ++id) longest_ = std::max(longest_, token_bytes(id).size());
+}
 
 bool Tokenizer::is_stop(TokenId id) const { return std::binary_search(parts_.stop_ids.begin(), parts_.stop_ids.end(), id); }
+
+bool Tokenizer::is_beyond(size_t bytes, const std::vector<TokenId>& out, Scratch& scratch) const {
+  if (scratch.most == SIZE_MAX) return false;
+  if (out.size() <= scratch.most && bytes <= (scratch.most - out.size()) * longest_) return false;
+  scratch.at_least = out.size() + (bytes + longest_ - 1) / longest_;
+  return true;
+}
 
 void Tokenizer::encode_plain(std::string_view text, std::vector<TokenId>& out, Scratch& scratch) const {
   const uint8_t* classes = char_classes();
@@ -20,6 +42,7 @@ void Tokenizer::encode_plain(std::string_view text, std::vector<TokenId>& out, S
   if (is_qwen) text = to_nfc(text, scratch.normalized);
   const PieceEnd piece_end = is_qwen ? qwen_piece_end : kimi_piece_end;
   for (size_t begin = 0; begin < text.size();) {
+    if (is_beyond(text.size() - begin, out, scratch)) return;
     const size_t end = piece_end(text, begin, classes);
     parts_.ranks.encode_piece(text.substr(begin, end - begin), out, scratch.merging);
     begin = end;
@@ -30,14 +53,17 @@ void Tokenizer::encode(std::string_view text, bool allow_special, std::vector<To
   if (const auto offset = find_ill_formed_utf8(text))
     fail(ErrorKind::bad_input, "tokenizer", "wanted well-formed UTF-8, found byte 0x{:02x} at offset {}",
          static_cast<uint8_t>(text[*offset]), *offset);
+  // Normalisation changes the number of bytes: where there is one, they are counted behind it.
+  if (parts_.rule == TextRule::kimi && is_beyond(text.size(), out, scratch)) return;
   const std::vector<std::string_view> slices = parts_.rule == TextRule::kimi ? kimi_slices(text) : std::vector{text};
   for (const std::string_view slice : slices) {
+    if (scratch.at_least > 0) return;
     if (!allow_special) {
       encode_plain(slice, out, scratch);
       continue;
     }
     size_t plain = 0;  // where the run of ordinary text began
-    for (size_t i = 0; i < slice.size();) {
+    for (size_t i = 0; i < slice.size() && scratch.at_least == 0;) {
       const auto [id, length] = parts_.control.match(slice.substr(i));
       if (id < 0) {
         ++i;
@@ -48,7 +74,7 @@ void Tokenizer::encode(std::string_view text, bool allow_special, std::vector<To
       i += length;
       plain = i;
     }
-    encode_plain(slice.substr(plain), out, scratch);
+    if (scratch.at_least == 0) encode_plain(slice.substr(plain), out, scratch);
   }
 }
 
@@ -60,19 +86,41 @@ std::vector<TokenId> Tokenizer::encode(std::string_view text, bool allow_special
   return ids;
 }
 
-std::vector<TokenId> Tokenizer::encode(std::span<const Segment> segments) const {
+LimitedIds Tokenizer::encode_limited(std::string_view text, bool allow_special, int64_t most) const {
   std::vector<TokenId> ids;
   Scratch scratch;
+  scratch.most = static_cast<size_t>(std::clamp(most, int64_t{0}, kMostLimited));
+  encode(text, allow_special, ids, scratch);
+  return limited(std::move(ids), scratch.at_least);
+}
+
+void Tokenizer::encode(std::span<const Segment> segments, std::vector<TokenId>& out, Scratch& scratch) const {
   for (const Segment& segment : segments) {
+    if (is_beyond(0, out, scratch)) return;
     if (!segment.is_control) {
-      encode(segment.bytes, false, ids, scratch);
+      encode(segment.bytes, false, out, scratch);
+      if (scratch.at_least > 0) return;
       continue;
     }
     const TokenId id = control_id(segment.bytes);
     if (id < 0) fail(ErrorKind::internal, "tokenizer", "wanted the name of a control token, found segment '{}'", segment.bytes);
-    ids.push_back(id);
+    out.push_back(id);
   }
+}
+
+std::vector<TokenId> Tokenizer::encode(std::span<const Segment> segments) const {
+  std::vector<TokenId> ids;
+  Scratch scratch;
+  encode(segments, ids, scratch);
   return ids;
+}
+
+LimitedIds Tokenizer::encode_limited(std::span<const Segment> segments, int64_t most) const {
+  std::vector<TokenId> ids;
+  Scratch scratch;
+  scratch.most = static_cast<size_t>(std::clamp(most, int64_t{0}, kMostLimited));
+  encode(segments, ids, scratch);
+  return limited(std::move(ids), scratch.at_least);
 }
 
 std::string_view Tokenizer::token_bytes(TokenId id) const {

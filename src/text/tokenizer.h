@@ -51,10 +51,17 @@ struct TokenizerParts {
   std::vector<TokenId> stop_ids;  // ascending, each once
 };
 
+// Ids of which only so many are wanted.
+struct LimitedIds {
+  std::vector<TokenId> ids;  // all, unless there are more than wanted
+  int64_t count = 0;         // how many there are; when `cut`, at least so many
+  bool cut = false;          // there are more than wanted, and not all were looked for
+};
+
 class Tokenizer {
  public:
   // The readers of files (kimi_tokenizer.h, qwen_tokenizer.h) make the parts.
-  explicit Tokenizer(TokenizerParts parts) : parts_(std::move(parts)) {}
+  explicit Tokenizer(TokenizerParts parts);
   Tokenizer(Tokenizer&&) noexcept = default;
   Tokenizer& operator=(Tokenizer&&) noexcept = default;
 
@@ -76,6 +83,10 @@ class Tokenizer {
   // The ids of `text`. With `allow_special`, spellings of control tokens become their ids; never use that for text of a user.
   // No token is added in front. Throws Error(bad_input) naming the byte offset when `text` is not well-formed UTF-8.
   [[nodiscard]] std::vector<TokenId> encode(std::string_view text, bool allow_special = false) const;
+  // The same, but it ends as soon as it is certain that there are more than `most`: what is far beyond a context costs no more
+  // than what fills it.
+  [[nodiscard]] LimitedIds encode_limited(std::string_view text, bool allow_special, int64_t most) const;
+  [[nodiscard]] LimitedIds encode_limited(std::span<const Segment> segments, int64_t most) const;
   // Each segment on its own, joined. Throws Error(internal) for a control segment that names no control token.
   [[nodiscard]] std::vector<TokenId> encode(std::span<const Segment> segments) const;
   [[nodiscard]] std::vector<TokenId> encode(const Segment& segment) const { return encode(std::span(&segment, 1)); }
@@ -92,11 +103,17 @@ class Tokenizer {
   struct Scratch {
     RankTable::Scratch merging;
     std::string normalized;
+    size_t most = SIZE_MAX;  // ids that are wanted
+    size_t at_least = 0;     // not 0: there are at least so many, which is more, and encoding has ended
   };
+  // More ids than wanted are certain where `bytes` are still to be encoded. Says so in the scratch.
+  bool is_beyond(size_t bytes, const std::vector<TokenId>& out, Scratch& scratch) const;
+  void encode(std::span<const Segment> segments, std::vector<TokenId>& out, Scratch& scratch) const;
   void encode_plain(std::string_view text, std::vector<TokenId>& out, Scratch& scratch) const;
   void encode(std::string_view text, bool allow_special, std::vector<TokenId>& out, Scratch& scratch) const;
 
   TokenizerParts parts_;
+  size_t longest_ = 1;  // bytes of the longest token, control tokens included
 };
 
 // ---- What the readers of files share.

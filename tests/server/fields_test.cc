@@ -393,9 +393,44 @@ TEST(Fields, TooLongAPromptAndAClampedBudget) {
   Json body = chat_body(std::string(40000, 'x') + " y");
   const Json refused = api.json("/v1/chat/completions", body, 400);
   EXPECT_EQ(refused["error"]["code"], "context_length_exceeded");
+  EXPECT_THAT(refused["error"]["message"].get<std::string>(),
+              HasSubstr("wanted at most 4095 tokens (a context of 4096), found "));
   body = chat_body("What is 17 * 23? Answer with the number only.");
   body["max_tokens"] = 1'000'000'000;
   EXPECT_EQ(api.json("/v1/chat/completions", body)["choices"][0]["message"]["content"], "391");
+}
+
+// What is far beyond the context is refused as what is just beyond it, without a look at all of it.
+TEST(Fields, FarTooLongAPromptIsRefusedAlike) {
+  Api api(engine_test::mini());
+  std::string words;
+  while (words.size() < 8'000'000) words += "seven words of a line and no more\n";
+  const std::string near = words.substr(0, 34 * 1000);
+  const auto refusal = [&](const std::string& path, Json body, const char* field, const Json& value) {
+    body[field] = value;
+    Json error = api.json(path, body, 400)["error"];
+    std::string message = error["message"];
+    const size_t at = message.find("found ");
+    error["message"] = message.substr(0, at);
+    return std::pair(error, message.substr(at));
+  };
+  const auto expect_alike = [&](const std::string& path, const Json& body, const char* field, const auto& of_text) {
+    const auto [error, found] = refusal(path, body, field, of_text(near));
+    EXPECT_EQ(error["code"], "context_length_exceeded");
+    EXPECT_EQ(error["param"], field);
+    for (const std::string& text : {words, std::string(8'000'000, 'x')}) {
+      const auto [far, far_found] = refusal(path, body, field, of_text(text));
+      EXPECT_EQ(far, error);
+      ASSERT_THAT(far_found, ::testing::MatchesRegex("found at least [0-9]+"));
+      EXPECT_GT(std::stoll(far_found.substr(15)), 100'000) << "as far as the bytes say";
+    }
+  };
+  const Json model = {{"model", "test-model"}};
+  const auto same = [](const std::string& text) { return Json(text); };
+  expect_alike("/v1/completions", model, "prompt", same);
+  expect_alike("/v1/responses", model, "input", same);
+  expect_alike("/v1/chat/completions", model, "messages",
+               [](const std::string& text) { return chat_body(text).at("messages"); });
 }
 
 TEST(Fields, AllowedToolsAreTheOnlyOnesThatMayBeCalled) {

@@ -73,14 +73,22 @@ std::optional<grammar::AnswerRules> rules_of(const ChatRequest& request, const R
   return grammar::AnswerRules::of(without, model.vocabulary(), notes);
 }
 
-// As an HTTP 400 that names the field.
-ChatPrompt rendered(const ChatRequest& request, const Service& service) {
-  ChatPrompt prompt = service.model().format().render(request);
+// Whose ids are the vocabulary's.
+ChatPrompt checked(ChatPrompt prompt, const Service& service) {
   const TokenId size = service.model().format().tokenizer().vocab_size();
   for (const TokenId id : prompt.ids) {
     if (id < 0 || id >= size) throw bad_request(fmt::format("the prompt: wanted ids below {}, found {}", size, id));
   }
   return prompt;
+}
+
+// What is too long for the context is refused as soon as that is certain.
+ChatPrompt rendered(const ChatRequest& request, const Service& service) {
+  const ChatFormat& format = service.model().format();
+  RenderedPrompt rendered = format.render_segments(request);
+  LimitedIds encoded = format.tokenizer().encode_limited(rendered.segments, service.most_prompt());
+  service.check_length(encoded.count, "messages", encoded.cut);
+  return checked(ChatFormat::prompt(request, std::move(rendered), std::move(encoded.ids)), service);
 }
 
 }  // namespace
@@ -99,7 +107,9 @@ TurnOptions ChatCall::turn_options(int64_t choice) const {
   return options;
 }
 
-ChatPrompt render_chat(const JsonValue& root, const Service& service) { return rendered(read_chat_request(root), service); }
+ChatPrompt render_chat(const JsonValue& root, const Service& service) {
+  return checked(service.model().format().render(read_chat_request(root)), service);
+}
 
 std::shared_ptr<const ChatCall> read_chat_call(const JsonValue& root, const Service& service) {
   const RequestFields fields(root);
@@ -128,7 +138,6 @@ std::shared_ptr<const ChatCall> read_chat_call(const JsonValue& root, const Serv
   note_other_fields(root, carried_out, "this server", other);
   for (const std::string& note : other) log::info("request: {}", note);
   call->prompt = rendered(request, service);
-  service.check_length(static_cast<int64_t>(call->prompt.ids.size()));
   call->notes = call->prompt.notes;
   call->notes.insert(call->notes.end(), other.begin(), other.end());
   call->rules = rules_of(request, fields, service.model(), call->notes);

@@ -31,7 +31,10 @@ std::vector<TokenId> read_ids(const JsonValue& list, const Service& service) {
 std::vector<std::vector<TokenId>> read_prompts(const RequestFields& fields, const Service& service) {
   const JsonValue* value = fields.get("prompt");
   const auto encode = [&](const std::string& text) {
-    return service.model().format().tokenizer().encode(text, service.options().raw_prompts);
+    LimitedIds encoded =
+        service.model().format().tokenizer().encode_limited(text, service.options().raw_prompts, service.most_prompt());
+    service.check_length(encoded.count, "prompt", encoded.cut);
+    return std::move(encoded.ids);
   };
   std::vector<std::vector<TokenId>> prompts;
   if (value != nullptr && value->is(Kind::string)) {
@@ -57,7 +60,7 @@ std::vector<std::vector<TokenId>> read_prompts(const RequestFields& fields, cons
   }
   for (const std::vector<TokenId>& prompt : prompts) {
     if (prompt.empty()) throw bad_request("prompt: wanted at least one token, found none", "prompt");
-    service.check_length(static_cast<int64_t>(prompt.size()));
+    service.check_length(static_cast<int64_t>(prompt.size()), "prompt");
   }
   return prompts;
 }

@@ -53,11 +53,11 @@ std::string Service::asked_model(const JsonValue& root) const {
   return *name;
 }
 
-void Service::check_length(int64_t prompt_tokens) const {
-  if (prompt_tokens < context()) return;
-  throw bad_request(
-      fmt::format("the prompt: wanted at most {} tokens (a context of {}), found {}", context() - 1, context(), prompt_tokens),
-      "messages", "context_length_exceeded");
+void Service::check_length(int64_t tokens, std::string_view param, bool at_least) const {
+  if (tokens <= most_prompt()) return;
+  throw bad_request(fmt::format("the prompt: wanted at most {} tokens (a context of {}), found {}{}", most_prompt(), context(),
+                                at_least ? "at least " : "", tokens),
+                    std::string(param), "context_length_exceeded");
 }
 
 void Service::check_open() const {

@@ -42,8 +42,11 @@ class Service {
   // The name under which a request asks for the model. Throws 404 for an unknown one, 400 for none.
   [[nodiscard]] std::string asked_model(const JsonValue& root) const;
   [[nodiscard]] bool serves(std::string_view name) const;
-  // Throws 400 (context_length_exceeded) when the context leaves no room behind so many tokens.
-  void check_length(int64_t prompt_tokens) const;
+  // Most tokens of a prompt: one of an answer has room behind them.
+  [[nodiscard]] int64_t most_prompt() const { return context() - 1; }
+  // Throws 400 (context_length_exceeded) for a longer prompt, which stands in the field `param`. `at_least`: it may have more
+  // tokens.
+  void check_length(int64_t tokens, std::string_view param, bool at_least = false) const;
 
   // No new requests any more; those under way go on.
   void drain() { draining_ = true; }
