@@ -121,10 +121,10 @@ void log_request(const http::Finished& request) {
                          request.status, request.seconds, request.note.empty() ? "" : ", ", on_one_line(request.note)));
 }
 
-// What this process can read from memory: the limit of decoding.
-std::optional<double> measured_bandwidth(const Model& model, const ModelFlags& flags) {
-  if (flags.distributed() || flags.device != "cpu") return std::nullopt;
-  WorkerPool pool(model.threads());
+// What this host can read from memory: the limit of decoding, for stages in processes of it too, which share it.
+std::optional<double> measured_bandwidth(const ModelFlags& flags) {
+  if (!flags.distributed_config.empty() || flags.device != "cpu") return std::nullopt;
+  WorkerPool pool(flags.threads > 0 ? flags.threads : std::max(1, static_cast<int>(std::thread::hardware_concurrency())));
   return bench::read_bandwidth(pool, kSweepBytes, 3).value() * kGiga;
 }
 
@@ -175,7 +175,7 @@ ExitCode serve(const Flags& flags) {
   status_options.name = service_options.names.front();
   if (flags.model.distributed()) status_options.stages = [&] { return stage_report(model->executor()); };
   status_options.connections = [&] { return server.connections(); };
-  status_options.bandwidth = measured_bandwidth(*model, flags.model);
+  status_options.bandwidth = measured_bandwidth(flags.model);
   const StatusReport status(*model, engine, metrics, status_options);
   router.open(service, status);
   write_note(fmt::format("ready: {} as {}, a context of {}, {} at once",

@@ -82,11 +82,9 @@ Json StatusReport::json() const {
   made["uptime_seconds"] = seconds_between(began_, Clock::now());
   made["requests"] = {{"running", figures.running}, {"waiting", figures.queued}};
   made["tokens_per_second"] = tokens;
-  made["limit"] = {{"bytes_per_token", token_bytes},
-                   {"bytes_per_second", options_.bandwidth ? Json(*options_.bandwidth) : Json(nullptr)},
-                   {"tokens_per_second", nullptr},
-                   {"share", nullptr}};
+  made["limit"] = {{"bytes_per_token", token_bytes}};
   if (options_.bandwidth && token_bytes > 0.0) {
+    made["limit"]["bytes_per_second"] = *options_.bandwidth;
     made["limit"]["tokens_per_second"] = *options_.bandwidth / token_bytes;
     made["limit"]["share"] = tokens * token_bytes / *options_.bandwidth;
   }

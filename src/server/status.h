@@ -19,7 +19,7 @@ struct StatusOptions {
   std::string build;
   std::string name;                           // of the model
   std::function<Json()> stages;               // of stages outside of this process (RemoteExecutor::stage_report); may be empty
-  std::optional<double> bandwidth;            // bytes a second that this process can read; absent: not measured
+  std::optional<double> bandwidth;            // bytes a second that all stages together can read; absent: not measured
   std::function<int64_t()> connections = {};  // that are open; may be empty
 };
 
@@ -29,10 +29,11 @@ class StatusReport {
   StatusReport(const Model& model, EngineThread& engine, const ServerMetrics& metrics, StatusOptions options);
 
   // {"state": "ok" | "failing", "reason", "model", "build", "profile", "context", "uptime_seconds", "requests": {"running",
-  // "waiting"}, "tokens_per_second" (over the last seconds), "limit": {"bytes_per_token", "bytes_per_second",
-  // "tokens_per_second", "share"}, "memory": {"peak_bytes", "weight_bytes", "state_share"}, "stages": [...]}. What stages
-  // outside of this process say of themselves is asked for at most every two seconds, by one caller at a time, who waits for
-  // them; the others get what is known. A stage that cannot say keeps what it said last, with the state "does not answer".
+  // "waiting"}, "tokens_per_second" (over the last seconds), "limit": {"bytes_per_token", and where the
+  // bandwidth was measured "bytes_per_second", "tokens_per_second", "share"}, "memory": {"peak_bytes", "weight_bytes",
+  // "state_share"}, "stages": [...]}. What stages outside of this process say of themselves is asked for at most every two
+  // seconds, by one caller at a time, who waits for them; the others get what is known. A stage that cannot say keeps what it
+  // said last, with the state "does not answer".
   [[nodiscard]] Json json() const;
   [[nodiscard]] LoadFigures load() const;
 

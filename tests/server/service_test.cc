@@ -224,6 +224,21 @@ TEST(Service, MetricsParseAndCount) {
   EXPECT_THAT(text, Not(HasSubstr("passwd"))) << "labels are the server's own";
 }
 
+TEST(Service, TheStatusHasTheLimitThatIsKnown) {
+  Api api(engine_test::mini());
+  const Json unknown = parse_json(api.send("GET", "/status")->body(), "answer")["limit"];
+  const Json& bytes = unknown["bytes_per_token"];
+  EXPECT_GT(bytes, 0);
+  EXPECT_EQ(unknown.size(), 1U) << "no member without a value: " << unknown;
+  constexpr double kBandwidth = 1e9;
+  const StatusReport status(engine_test::mini(), *api.engine, api.metrics, {"", "test-model", {}, kBandwidth});
+  const Json known = status.json()["limit"];
+  EXPECT_EQ(known["bytes_per_token"], bytes);
+  EXPECT_EQ(known["bytes_per_second"], kBandwidth);
+  EXPECT_EQ(known["tokens_per_second"], kBandwidth / bytes.get<double>());
+  EXPECT_EQ(known["share"], 0.0);
+}
+
 TEST(Service, WhileLoadingAndWhileDraining) {
   ServerMetrics metrics;
   api::Router router({}, metrics);

@@ -169,12 +169,12 @@ export class LiveView {
     element('spark').setAttribute('points', points.join(' '));
 
     const limit = status.limit;
-    set('share', limit.share === null ? 'not measured' : percentText(limit.share));
-    set('limit', limit.tokens_per_second === null
+    set('share', limit.share === undefined ? 'not measured' : percentText(limit.share));
+    set('limit', limit.tokens_per_second === undefined
       ? `${bytesText(limit.bytes_per_token)} a token`
       : `of ${number.format(limit.tokens_per_second)} tokens/s: ${number.format(limit.bytes_per_second / 1e9)} GB/s at ${
           bytesText(limit.bytes_per_token)} a token`);
-    setGauge('share-bar', limit.share);
+    setGauge('share-bar', limit.share ?? null);
 
     set('weights', bytesText(status.memory.weight_bytes));
     set('peak', bytesText(status.memory.peak_bytes));
