@@ -17,10 +17,8 @@
 #include "base/plural.h"
 #include "base/worker_pool.h"
 #include "engine/bench/mem.h"
-#include "engine/engine_thread.h"
 #include "pipeline/plan.h"
-#include "server/api/router.h"
-#include "server/http/server.h"
+#include "server/serving.h"
 
 namespace weft {
 namespace {
@@ -162,34 +160,28 @@ ExitCode serve(const Flags& flags) {
 
   const std::unique_ptr<Model> model = flags.model.load();
   if (interrupt_flag().load()) return kExitSuccess;
-  EngineThread engine(model->executor(), engine_options(flags, *model));
   api::ServiceOptions service_options;
   service_options.names = flags.names.empty() ? std::vector<std::string>{default_name(flags.model.dir)} : flags.names;
   service_options.build = router_options.build;
   service_options.default_max_tokens = flags.sampling.max_tokens;
   service_options.defaults = flags.sampling.choice;
   service_options.raw_prompts = flags.raw_prompts;
-  api::Service service(*model, engine, metrics, service_options);
   StatusOptions status_options;
   status_options.build = router_options.build;
   status_options.name = service_options.names.front();
   if (flags.model.distributed()) status_options.stages = [&] { return stage_report(model->executor()); };
   status_options.connections = [&] { return server.connections(); };
   status_options.bandwidth = measured_bandwidth(flags.model);
-  const StatusReport status(*model, engine, metrics, status_options);
-  router.open(service, status);
+  Serving serving(*model, router, server, metrics, engine_options(flags, *model), service_options, status_options);
   write_note(fmt::format("ready: {} as {}, a context of {}, {} at once",
                          model->format().style() == ChatStyle::xtml ? "K3" : "Qwen", fmt::join(service_options.names, ", "),
-                         counted(engine.context_limit(), "token"), counted(flags.parallel, "request")));
+                         counted(serving.context(), "token"), counted(flags.parallel, "request")));
   while (!interrupt_flag().load()) std::this_thread::sleep_for(std::chrono::milliseconds(50));
 
-  service.drain();
+  serving.drain();
   const std::chrono::duration<double> grace(flags.grace);
   write_note(fmt::format("shutting down: {} under way have {} s", counted(server.open_exchanges(), "request"), flags.grace));
   if (!server.wait_until_idle(grace)) write_note(fmt::format("{} cut off", counted(server.open_exchanges(), "request")));
-  engine.stop();
-  server.wait_until_idle(std::chrono::seconds(2));  // the last words of answers that were cut off
-  server.stop();
   return kExitSuccess;
 }
 
