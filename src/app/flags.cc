@@ -48,16 +48,12 @@ CLI::Validator whole_number(int64_t low, uint64_t high) {
   return {look, ""};
 }
 
+CLI::Validator above_zero() { return number_that(std::greater(), "a number above 0"); }
 CLI::Validator seconds_above_zero() {
   constexpr double kMostSeconds = 1e6;
-  return {[](const std::string& text) -> std::string {
-            double value = 0.0;
-            const bool good = CLI::detail::lexical_cast(text, value) && value > 0.0 && value <= kMostSeconds;
-            return good ? "" : fmt::format("wanted seconds above 0 and up to 1000000, found '{}'", text.substr(0, 40));
-          },
-          ""};
+  return number_that([](double value, double zero) { return value > zero && value <= kMostSeconds; },
+                     "seconds above 0 and up to 1000000");
 }
-CLI::Validator above_zero() { return number_that(std::greater(), "a number above 0"); }
 CLI::Validator at_least_zero() { return number_that(std::greater_equal(), "a number of at least 0"); }
 
 void ModelFlags::add(CLI::App& app, bool with_prefill_chunk) {

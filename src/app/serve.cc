@@ -4,8 +4,6 @@
 #include <sstream>
 #include <thread>
 
-#include <sys/resource.h>
-
 #include <CLI/CLI.hpp>
 
 #include "app/command.h"
@@ -14,6 +12,7 @@
 #include "app/terminal.h"
 #include "base/file.h"
 #include "base/loopback.h"
+#include "base/open_files.h"
 #include "base/plural.h"
 #include "base/worker_pool.h"
 #include "engine/bench/mem.h"
@@ -68,15 +67,10 @@ struct Flags {
 // Connections are open files.
 void raise_file_limit(int64_t connections) {
   constexpr int64_t kBeside = 1024;  // files of the model, sockets to stages
-  rlimit limit{};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  const auto wanted = static_cast<rlim_t>(connections + kBeside);
-  if (limit.rlim_cur >= wanted) return;
-  limit.rlim_cur = std::min(wanted, limit.rlim_max);
-  if (setrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur < wanted) {
-    write_note(
-        fmt::format("note: wanted {} open files for {} connections, found a limit of {}", wanted, connections, limit.rlim_cur));
-  }
+  const int64_t wanted = connections + kBeside;
+  const int64_t found = raise_open_file_limit(wanted);
+  if (found < wanted)
+    write_note(fmt::format("note: wanted {} open files for {} connections, found a limit of {}", wanted, connections, found));
 }
 
 std::vector<std::string> read_keys(const Flags& flags) {
