@@ -19,6 +19,7 @@ constexpr double kImbalanceWarning = 1.5;    // distributed.md 3.6
 constexpr double kAssumedBandwidth = 100e9;  // bytes/s, to weigh times against hops where nothing is known
 constexpr double kMostTime = 0x1p60;         // of all times of a split together, in their unit
 constexpr double kFinestTime = 1e12;         // units of a second, at most
+constexpr double kLongestTime = 1e18;        // seconds: what takes longer counts as that, so that sums are numbers
 
 // Of a process beside its stages: the program with its libraries, buffers and tokenizer, and the checkpoint's tables.
 constexpr int64_t kProgramBytes = 44LL << 20;  // of which some 12 MiB are the libraries of gRPC
@@ -173,6 +174,10 @@ double hop_seconds(const PlanLink& link, int64_t boundary_bytes) {
   return link.latency + static_cast<double>(boundary_bytes) / link.bandwidth;
 }
 
+double reading_seconds(int64_t bytes, double bandwidth) {
+  return std::min(static_cast<double>(bytes) / bandwidth, kLongestTime);
+}
+
 // Times of layers in integers, rounded layer by layer: the sum over stages with equal bandwidth is the same for every split.
 class Clock {
  public:
@@ -184,21 +189,23 @@ class Clock {
     std::vector<double> hops(static_cast<size_t>(layers_), 0.0);
     double most = 0.0;
     for (int64_t b = 1; b < layers_; ++b) {
-      hops[static_cast<size_t>(b)] = hop_seconds(link, pricer.boundary_bytes(b));
+      hops[static_cast<size_t>(b)] = std::min(hop_seconds(link, pricer.boundary_bytes(b)), kLongestTime);
       most += hops[static_cast<size_t>(b)];
     }
     const PlanStage all = pricer.price({LayerIndex(0), LayerIndex(layers_)});
-    most += static_cast<double>(all.read_per_token + model.embedding) / *std::ranges::min_element(bandwidths);
+    // Each of the times below is cut, so their sum may be more than the whole's.
+    most += static_cast<double>(layers_ + 2) *
+            reading_seconds(all.read_per_token + model.embedding, *std::ranges::min_element(bandwidths));
     const double scale = std::min(kFinestTime, kMostTime / (most + 1e-9));
     const auto units = [scale](double seconds) { return static_cast<int64_t>(std::llround(seconds * scale)); };
     for (const double seconds : hops) hops_.push_back(units(seconds));
     for (const double bandwidth : bandwidths) {
       std::vector<int64_t> until = {0};
       for (const PlanModel::Layer& layer : model.layers)
-        until.push_back(until.back() + units(static_cast<double>(layer.read) / bandwidth));
+        until.push_back(until.back() + units(reading_seconds(layer.read, bandwidth)));
       until_.push_back(std::move(until));
-      first_.push_back(units(static_cast<double>(model.embedding_read) / bandwidth));
-      last_.push_back(units(static_cast<double>(model.head + (model.tied ? model.embedding : 0)) / bandwidth));
+      first_.push_back(units(reading_seconds(model.embedding_read, bandwidth)));
+      last_.push_back(units(reading_seconds(model.head + (model.tied ? model.embedding : 0), bandwidth)));
     }
   }
 

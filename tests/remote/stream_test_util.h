@@ -22,7 +22,7 @@ namespace weft::remote_test {
 inline EncodedMessage message_of(const std::string& text) {
   EncodedMessage message;
   message.head.resize(text.size());
-  std::memcpy(message.head.data(), text.data(), text.size());
+  if (!text.empty()) std::memcpy(message.head.data(), text.data(), text.size());
   return message;
 }
 

@@ -64,7 +64,7 @@ SampleRequest from_wire(const wire::Sample& sample) {
     fail(ErrorKind::bad_input, kPlace, "allowed: wanted whole words of 4 bytes, found {} bytes", sample.allowed().size());
   }
   made.allowed.resize(sample.allowed().size() / sizeof(uint32_t));
-  std::memcpy(made.allowed.data(), sample.allowed().data(), sample.allowed().size());
+  if (!made.allowed.empty()) std::memcpy(made.allowed.data(), sample.allowed().data(), sample.allowed().size());
   return made;
 }
 
