@@ -120,8 +120,19 @@ void Turn::on_end(const RequestReport& report) {
   // The parser knows nothing of an end that was passed over, nor of one that came from without.
   if (options_.end.ignore && report.end == RequestEnd::length) finish_->reason = FinishReason::length;
   if (stops_.matched() && finish_->reason == FinishReason::length) finish_->reason = FinishReason::stop;
+  // What is held to a form is brought to its end in time, which is not the end that the model would have given it.
+  if (report.end == RequestEnd::stop && was_cut_by_limit()) {
+    finish_->reason = FinishReason::length;
+    notes_.emplace_back("the token limit was near: the answer was brought to its end in time, and may be shorter or other");
+  }
   events_.push_back(std::move(*finish_));
   finish_.reset();
+}
+
+bool Turn::was_cut_by_limit() const {
+  if (!matcher_ || stops_.matched()) return false;
+  if (mask_.valid()) mask_.wait();
+  return matcher_->was_cut();
 }
 
 std::vector<ChatEvent> Turn::take_events() {

@@ -100,6 +100,7 @@ class Turn final : public TokenSink {
 
   // Moves what the parser has made to events_.
   void pump();
+  [[nodiscard]] bool was_cut_by_limit() const;  // a masked answer that ended in time because its limit was near
   void take_event(ChatEvent event);
   void give_content(std::string text, bool recovered);
   [[nodiscard]] int64_t generated() const { return static_cast<int64_t>(generated_.size()); }

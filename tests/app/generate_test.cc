@@ -22,14 +22,8 @@ std::vector<std::string> generate(std::vector<std::string> more) {
   return arguments;
 }
 
-std::filesystem::path weather_tools() {
-  const auto path = std::filesystem::path(::testing::TempDir()) / "weft_tools.json";
-  std::ofstream(path) << R"([{"type": "function", "function": {"name": "get_weather",
-      "description": "Get the current weather for a city.",
-      "parameters": {"type": "object", "properties": {"city": {"type": "string", "description": "City name"}},
-                     "required": ["city"]}}}])";
-  return path;
-}
+// The file that README.md names.
+std::filesystem::path weather_tools() { return std::filesystem::path(WEFT_SOURCE_DIR) / "examples/tools.json"; }
 
 TEST(Generate, WritesExactlyTheAnswer) {
   const Outcome outcome = run(generate({"-p", kMultiply, "--temperature", "0"}));

@@ -40,7 +40,7 @@ constexpr const char* kSchema =
     R"("response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema":
        {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}}})";
 constexpr const char* kTools = R"("tools": [
-    {"type": "function", "function": {"name": "tide", "parameters": {"type": "object", "properties":
+    {"type": "function", "function": {"name": "tide", "strict": true, "parameters": {"type": "object", "properties":
        {"port": {"type": "string", "enum": ["Barry", "R&D"]}, "hours": {"type": "integer", "minimum": 1, "maximum": 24}},
         "required": ["port"]}}},
     {"type": "function", "function": {"name": "a\"b"}}])";

@@ -48,7 +48,7 @@ constexpr const char* kSchema =
     R"("response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema":
        {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}}})";
 constexpr const char* kTools = R"("tools": [
-    {"type": "function", "function": {"name": "tide", "parameters": {"type": "object", "properties":
+    {"type": "function", "function": {"name": "tide", "strict": true, "parameters": {"type": "object", "properties":
        {"port": {"type": "string", "enum": ["Barry", "R&D"]}, "hours": {"type": "integer", "minimum": 1, "maximum": 24},
         "opts": {"type": "object", "properties": {"unit": {"const": "m"}}, "required": ["unit"]}}, "required": ["port"]}}},
     {"type": "function", "function": {"name": "a\"b"}}])";
@@ -139,6 +139,19 @@ TEST(GrammarTurn, ChoicesOfTheModel) {
   EXPECT_TRUE(follows(free(), kToTools + kCall + kPort + kEndCall + kEndTools));
   EXPECT_FALSE(follows(free(), kToTools + kCall + kEndCall));
   EXPECT_FALSE(follows(free(), kToTools + "<|open|>call tool=\"rm\""));
+
+  // Where no tool is strict the model is free; of a JSON response calls are another choice then, with any arguments, and a
+  // list of tools still holds their names.
+  const std::string loose = R"("tools": [{"type": "function", "function": {"name": "tide", "parameters":
+      {"type": "object", "properties": {"port": {"enum": ["Barry"]}}, "required": ["port"]}}}])";
+  std::vector<std::string> notes;
+  EXPECT_FALSE(grammar::AnswerRules::of(request_with(loose), mini_vocabulary(), notes));
+  const std::string list = R"(, "tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto",
+      "tools": [{"type": "function", "function": {"name": "tide"}}]}})";
+  for (const std::string& more : {std::string(", ") + kSchema, list}) {
+    EXPECT_TRUE(follows(matcher_of(loose + more), kToTools + kCall + kEndCall + kEndTools)) << more;
+    EXPECT_FALSE(follows(matcher_of(loose + more), kToTools + "<|open|>call tool=\"rm\"")) << more;
+  }
 
   const auto none = [&] { return matcher_of(with_choice("\"none\"")); };
   EXPECT_TRUE(follows(none(), kOpenResponse + "Hello<|close|>response<|sep|><|end_of_msg|>"));
@@ -231,6 +244,23 @@ std::string refusal(const std::string& schema) {
   return "nothing";
 }
 
+// Whether the limit had a hand in how an answer ended.
+TEST(GrammarTurn, WhatTheLimitCutIsKnown) {
+  const std::string answer = "x" + kOpenResponse + "{\"a\": 17}<|close|>response<|sep|><|close|>message<|sep|>";
+  const std::vector<TokenId> ids = tokenizer().encode(answer, true);
+  const auto cut_with = [&](int64_t spare) {
+    Matcher matcher = matcher_of(kSchema);
+    std::vector<uint32_t> words(mini_vocabulary()->mask_words());
+    for (size_t i = 0; i < ids.size(); ++i) {
+      matcher.fill_mask(words, std::ssize(ids) - static_cast<int64_t>(i) + spare);
+      matcher.accept(ids[i]);
+    }
+    return matcher.was_cut();
+  };
+  EXPECT_FALSE(cut_with(2000));
+  EXPECT_TRUE(cut_with(1)) << "a longer number had no room";
+}
+
 TEST(GrammarRefusals, NameKeywordAndPlace) {
   const std::vector<std::pair<std::string, std::string>> cases{
       {R"({"type": "array", "uniqueItems": true})", "schema#/uniqueItems"},
@@ -273,7 +303,7 @@ TEST(GrammarRefusals, NoValueAtAll) {
 TEST(GrammarRefusals, OnlyStrictToolsAreRefused) {
   const auto tool = [](const std::string& strict) {
     return request_with(R"("tools": [{"type": "function", "function": {"name": "f", "parameters": {"not": {}})" + strict +
-                        "}}]");
+                        R"(}}], "tool_choice": "required")");
   };
   std::vector<std::string> notes;
   ASSERT_TRUE(grammar::AnswerRules::of(tool(""), mini_vocabulary(), notes));

@@ -80,7 +80,9 @@ TEST(QwenSession, AToolLoopGoesOnFromTheState) {
     {"type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"]}}}], "tool_choice": "required")");
   ChatSession session(qwen.model, qwen.engine, request);
   const TurnResult call = session.answer(short_answer(60));
-  ASSERT_EQ(call.answer.finish_reason, FinishReason::tool_calls) << qwen.text(session.ids());
+  // Random weights think until the limit makes them call.
+  ASSERT_EQ(call.answer.finish_reason, FinishReason::length) << qwen.text(session.ids());
+  ASSERT_EQ(call.answer.tool_calls.size(), 1U);
   EXPECT_EQ(call.answer.tool_calls[0].name, "f");
   EXPECT_FALSE(call.answer.reasoning.empty());
   ChatMessage message;

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <filesystem>
 #include <fstream>
+#include <stdexcept>
 #include <utility>
 #include <vector>
 
@@ -37,6 +38,20 @@ TEST(MappedReader, RequestsCoverThePartsOnce) {
   EXPECT_THAT(planned({{0, 250}}, 100), ElementsAre(Range(0, 100), Range(100, 200), Range(200, 250)));
   EXPECT_THAT(planned({{0, 60}, {60, 130}}, 100), ElementsAre(Range(0, 100), Range(100, 130)));
   EXPECT_THAT(planned({{0, 100}, {50, 220}, {220, 230}}, 100), ElementsAre(Range(0, 100), Range(100, 200), Range(200, 230)));
+}
+
+// Whoever is told may end the reading.
+TEST(MappedReader, AnErrorOfTheListenerEndsIt) {
+  static const std::vector<std::byte> memory(1000);
+  std::vector<MappedPart> parts;
+  for (size_t at = 0; at < memory.size(); at += 2) parts.emplace_back(memory.data() + at, 1);
+  int told = 0;
+  EXPECT_THROW(read_mapped(parts, {.max_request = 1, .in_flight = 1},
+                           [&](int64_t) {
+                             if (++told == 3) throw std::runtime_error("enough");
+                           }),
+               std::runtime_error);
+  EXPECT_EQ(told, 3);
 }
 
 // In the build folder: a temporary folder may lie in memory, whose pages cannot be dropped.

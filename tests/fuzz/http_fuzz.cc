@@ -147,7 +147,7 @@ Outcome run(std::string_view input, uint8_t choice, size_t piece) {
   if ((choice & 16U) != 0) options.max_head = 100;
   static asio::io_context io;  // each has descriptors, which take longer than a run
   io.restart();
-  http::Hub hub(options, handler, [](std::function<void()> task) { asio::post(io, std::move(task)); });
+  http::Hub hub(options, handler, [](std::function<void()> task, int64_t) { asio::post(io, std::move(task)); });
   const http::Strand strand = asio::make_strand(io);
   const auto wire = std::make_shared<Wire>();
   http::serve(strand, std::make_unique<MemoryStream>(strand, wire, (choice & 4U) != 0 ? 7 : 1 << 20), "fuzz", hub);

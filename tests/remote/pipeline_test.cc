@@ -420,6 +420,40 @@ TEST(RemotePipeline, ATraceThatIsNotWrittenIsSaid) {
   EXPECT_THAT(cluster.said(), testing::Contains(testing::AllOf(HasSubstr("/dev/full"), HasSubstr("whole trace"))));
 }
 
+// Bits are promised where all stages compute alike; where they do not, the run says so.
+TEST(RemoteHandshake, DifferentOperatorsAreSaid) {
+  for (const bool differs : {false, true}) {
+    ClusterSetup setup{.dir = fixture("tiny-k3-8l"), .layers = "0-3,4-7"};
+    setup.change_worker = [&](WorkerOptions& options) {
+      if (differs && options.node == "stage-1") options.backend = ops::Backend::reference;
+    };
+    InProcessCluster cluster(setup);
+    (void)cluster.executor();
+    const auto said = testing::Contains(AllOf(HasSubstr("different operators"), HasSubstr("stage 1: reference")));
+    if (differs) {
+      EXPECT_THAT(cluster.said(), said);
+    } else {
+      EXPECT_THAT(cluster.said(), testing::Not(testing::Contains(HasSubstr("different operators"))));
+    }
+  }
+}
+
+// The load timeout is one limit for all that happens before the stages are ready.
+TEST(RemoteHandshake, TheLoadTimeoutIsOneLimit) {
+  ClusterSetup setup{.dir = fixture("tiny-k3-8l"), .layers = "0-3,4-7", .timeouts = {.connect = 1.0, .load = 1.5}};
+  setup.tamper_back = [](std::unique_ptr<MessageStream> stream, const std::string&) -> std::unique_ptr<MessageStream> {
+    // Every answer of a stage comes a second late: two of them are too late.
+    return std::make_unique<TamperStream>(std::move(stream), FrameLimits{.tensors = 1 << 14}, [](Frame& frame) {
+      if (frame.type == FrameType::control) std::this_thread::sleep_for(std::chrono::seconds(1));
+      return true;
+    });
+  };
+  InProcessCluster cluster(setup);
+  const std::optional<Failure> failure = guard([&] { (void)cluster.executor(); });
+  ASSERT_TRUE(failure);
+  EXPECT_EQ(failure->kind, ErrorKind::stage_timeout) << failure->message;
+}
+
 // Where the stage before reaches a stage is the stage's own word.
 TEST(RemoteHandshake, AdvertisedAddressesGoToTheStageBefore) {
   ClusterSetup setup{.dir = fixture("tiny-k3-8l"), .layers = "0-3,4-7"};

@@ -32,6 +32,7 @@ class HttpLimits : public testing::TestWithParam<bool> {
     if (made_ == nullptr) serve(test_options());
     return *made_;
   }
+  void made_most_body(int64_t bytes) { served().handler.most_body = bytes; }
 
  private:
   std::unique_ptr<Served> made_;
@@ -108,6 +109,23 @@ TEST_P(HttpLimits, AClientThatSendsItsWholeLargeBodyFirstSeesTheRefusal) {
   const Answer answer = client->read_answer();
   EXPECT_EQ(answer.status, 413);
   EXPECT_TRUE(answer.complete);
+}
+
+TEST_P(HttpLimits, ShortRequestsDoNotWaitBehindLongOnes) {
+  made_most_body(1 << 20);
+  Flag release;
+  served().handler.on_handle = [&](const auto& exchange) {
+    if (exchange->request().body.size() > 100'000) {
+      EXPECT_TRUE(release.wait());
+    }
+    exchange->respond({});
+  };
+  std::vector<std::unique_ptr<Client>> slow;
+  for (int i = 0; i < 4; ++i) slow.push_back(served().client(post(std::string(200'000, 'b'))));
+  EXPECT_EQ(served().client(get())->read_answer().status, 200);
+  EXPECT_EQ(served().client(post("short"))->read_answer().status, 200);
+  release.raise();
+  for (const auto& client : slow) EXPECT_EQ(client->read_answer().status, 200);
 }
 
 TEST_P(HttpLimits, BodiesUnderWayAreBounded) {

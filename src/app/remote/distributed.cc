@@ -111,6 +111,9 @@ LoadedExecutor ModelFlags::load_distributed() const {
     apply(*this, given);
     remote.cluster = read_cluster_config(distributed_config, given);
     apply_split(split(), remote.cluster);
+    // What is wrong with the split is said before anything is started and any node asked (distributed.md 3.5).
+    if (remote.cluster.layers)
+      (void)parse_layer_ranges(*remote.cluster.layers, load_model_config(dir)->layer_count, remote.cluster.stages);
     const TransportSecurity security = transport_security(remote.cluster.security);
     for (int64_t s = 0; s < remote.cluster.stages; ++s) security.require_usable(remote.cluster.stage(s).address);
     apply(*this, remote.cluster.timeouts);

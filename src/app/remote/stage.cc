@@ -87,6 +87,7 @@ ExitCode stage(const Flags& flags) {
   options.backend = flags.device == "cuda" ? ops::Backend::cuda : flags.reference ? ops::Backend::reference : ops::Backend::cpu;
   if (!flags.memory.empty()) options.memory = parse_memory(flags.memory, "--memory");
   options.link = flags.wire.options(security.tls() || address.starts_with("unix:"));
+  if (!flags.load_audit.empty()) check_output_file(flags.load_audit);
   options.load_audit = flags.load_audit;
   options.allow_unknown_tensors = flags.allow_unknown_tensors;
   options.rebuild_index = flags.rebuild_index;

@@ -9,13 +9,22 @@
 #include "base/error.h"
 #include "base/guard.h"
 #include "pipeline/remote/cluster_config.h"
+#include "pipeline/remote/grpc_address.h"
 #include "pipeline/remote/observe.h"
+#include "tensor/built_with_cuda.h"
 
 namespace weft {
 
 StageServer::StageServer(const WorkerOptions& options, const std::string& address, const TransportSecurity& security)
     : insecure_(security.allow_insecure && !security.tls() && !is_loopback(address)) {
   security.require_usable(address);
+  if (!options.advertise.empty()) {
+    const ParsedAddress parsed = parse_address(options.advertise, false);
+    if (parsed.host == "0.0.0.0" || parsed.host == "::")
+      fail(ErrorKind::bad_input, "--advertise", "wanted an address that another host reaches, found {}", options.advertise);
+  }
+  if (options.backend == ops::Backend::cuda && !built_with_cuda())
+    fail(ErrorKind::unsupported, "--device", "cuda: wanted a build with CUDA (CMake option WEFT_CUDA), found one without");
   worker_ = while_loading([&] { return std::make_unique<Worker>(options); });
   server_ = std::make_unique<GrpcServer>(
       address, security,

@@ -55,14 +55,23 @@ std::optional<AnswerRules> AnswerRules::of(const ChatRequest& request, const std
   if (request.continue_final) {
     for (const std::string& part : request.messages.back().content) rules.written_ += part;
   }
-  rules.add_tools(request, notes);
+  std::vector<std::string> about_tools;
+  rules.add_tools(request, about_tools);
   const bool has_tools = !rules.tools_.empty();
   switch (request.tool_choice.kind) {
-    case ToolChoice::Kind::automatic: rules.calls_ = has_tools ? Calls::allowed : Calls::none; break;
+    case ToolChoice::Kind::automatic:
+      rules.calls_ = has_tools ? Calls::allowed : Calls::none;
+      // Free to call or not, the model is held to schemas only where a tool asks for it (prompt_and_api.md 8.3), and to names
+      // where the choice lists them.
+      if (!rules.strict_ && request.tool_choice.allowed.empty() && rules.format_.kind == ResponseFormat::Kind::text)
+        return std::nullopt;
+      if (!rules.strict_) std::ranges::for_each(rules.tools_, [](Tool& tool) { tool.parameters = boolean(true); });
+      break;
     case ToolChoice::Kind::none: rules.calls_ = Calls::none; break;
     case ToolChoice::Kind::required: rules.calls_ = Calls::required; break;
     case ToolChoice::Kind::named: rules.calls_ = Calls::one; break;
   }
+  notes.insert(notes.end(), about_tools.begin(), about_tools.end());
   if (rules.calls_ != Calls::none && !has_tools) {
     fail(ErrorKind::unsupported, "grammar", "tool_choice: wanted a declared function that may be called, found none");
   }
@@ -96,7 +105,9 @@ void AnswerRules::add_tool(const JsonValue& declared, const std::string& place, 
   const JsonValue* strict = declared.find("strict");
   Tool tool{declared.find("name")->text, no_parameters(), place};
   if (parameters != nullptr && !parameters->is(Kind::null)) tool.parameters = *parameters;
-  if (strict == nullptr || !strict->is(Kind::boolean) || !strict->boolean) {
+  const bool is_strict = strict != nullptr && strict->is(Kind::boolean) && strict->boolean;
+  strict_ = strict_ || is_strict;
+  if (!is_strict) {
     try {
       Terms terms(vocabulary_->trie());
       (void)compile_tool(TextTerms(terms), vocabulary_->style(), tool.name, tool.parameters, place);

@@ -47,6 +47,7 @@ class AnswerRules {
   std::string written_;  // of the response, where the request continues it
   std::vector<Tool> tools_;
   Calls calls_ = Calls::none;
+  bool strict_ = false;  // some tool is
 };
 
 }  // namespace weft::grammar

@@ -65,7 +65,13 @@ void Masks::walk(Term state, uint32_t first, uint32_t last, const OnToken& token
   }
 }
 
-bool Masks::fill(Term state, int64_t limit, std::span<uint32_t> words) {
+bool Masks::fits(int64_t need, int64_t limit) {
+  if (need <= limit) return true;
+  if (need - limit <= short_) cut_ = true;
+  return false;
+}
+
+bool Masks::fill(Term state, int64_t limit, int64_t most, std::span<uint32_t> words) {
   if (held_ > kMaxHeld) {
     parts_.clear();
     beyond_.clear();
@@ -73,19 +79,21 @@ bool Masks::fill(Term state, int64_t limit, std::span<uint32_t> words) {
   }
   words_ = words;
   any_ = false;
+  cut_ = false;
+  short_ = most - limit;
   visits_ = 0;
   fill_state(state, kEnd, limit);
   if (visits_ > kMaxVisits) {
     const auto size = static_cast<uint32_t>(trie_.nodes().size());
     const auto take = [&](TokenId id, Term rest) {
-      if (terms_.need(rest) > limit) return;
+      if (!fits(terms_.need(rest), limit)) return;
       set_bit(words_, id);
       any_ = true;
     };
     walk(state, 0, size, take, [](uint32_t, Term) {});
     for (size_t marker = 0; marker < markers_.size(); ++marker) {
       const Term rest = terms_.after(state, symbol(static_cast<Marker>(marker)));
-      if (rest != kNothing && terms_.need(rest) <= limit) fill_marker(marker);
+      if (rest != kNothing && fits(terms_.need(rest), limit)) fill_marker(marker);
     }
   }
   return any_;
@@ -116,7 +124,7 @@ void Masks::fill_state(Term state, Term then, int64_t limit) {
     }
     case Terms::Kind::soft: return fill_state(node.a, then, kNever);
     case Terms::Kind::marker:
-      if (terms_.need(then) <= limit) fill_marker(static_cast<size_t>(node.a - 256));
+      if (fits(terms_.need(then), limit)) fill_marker(static_cast<size_t>(node.a - 256));
       return;
     case Terms::Kind::bytes:
     case Terms::Kind::literal:
@@ -132,7 +140,7 @@ void Masks::fill_part(Term part, Term then, int64_t limit) {
   fill_buckets(found.buckets, limit - extra - terms_.need(then));
   for (size_t marker = 0; marker < markers_.size(); ++marker) {
     const int64_t need = found.markers[marker];
-    if (need < kNever && need + extra + terms_.need(then) <= limit) fill_marker(marker);
+    if (need < kNever && fits(need + extra + terms_.need(then), limit)) fill_marker(marker);
   }
   if (then == kEnd) return;
   if (!found.exits.empty()) fill_buckets(beyond(alike, found, then), limit);
@@ -178,7 +186,7 @@ void Masks::fill_marker(size_t marker) {
 
 void Masks::fill_buckets(const Buckets& buckets, int64_t limit) {
   for (const Bucket& bucket : buckets) {
-    if (bucket.need > limit) continue;
+    if (!fits(bucket.need, limit)) continue;
     for (const TokenId id : bucket.ids) set_bit(words_, id);
     for (size_t i = 0; i < bucket.words.size(); ++i) words_[i] |= bucket.words[i];
     any_ = true;

@@ -27,8 +27,10 @@ class Masks {
   Masks(const VocabularyTrie& trie, Terms& terms, MarkerTokens markers);
 
   // Sets the bits of the tokens that may come next under `state` and leave it with a need of at most `limit` (the need of
-  // what soft() holds does not count). False when there is none.
-  bool fill(Term state, int64_t limit, std::span<uint32_t> words);
+  // what soft() holds does not count). False when there is none. `most` >= limit: what the need may be where nothing is short.
+  bool fill(Term state, int64_t limit, int64_t most, std::span<uint32_t> words);
+  // Whether the last fill() left a token out that `most` would have let in.
+  [[nodiscard]] bool was_cut() const { return cut_; }
   // Forgets what is known of terms that Terms::compact() may have given away.
   void compact();
 
@@ -49,6 +51,7 @@ class Masks {
   void fill_state(Term state, Term then, int64_t limit);
   void fill_part(Term part, Term then, int64_t limit);
   void fill_marker(size_t marker);
+  [[nodiscard]] bool fits(int64_t need, int64_t limit);
   void fill_buckets(const Buckets& buckets, int64_t limit);
   const Part& part_of(Term term);
   const Buckets& beyond(Term term, const Part& part, Term then);
@@ -71,6 +74,8 @@ class Masks {
   // Of one call of fill().
   std::span<uint32_t> words_;
   bool any_ = false;
+  bool cut_ = false;
+  int64_t short_ = 0;  // by how much the limit is below `most`
   size_t visits_ = 0;
 };
 

@@ -101,7 +101,9 @@ int64_t Matcher::tokens_to_end() const {
 void Matcher::fill_mask(std::span<uint32_t> words, int64_t budget) {
   std::ranges::fill(words, 0U);
   if (forced_.empty()) {
-    if (masks_.fill(state_, std::min(budget - 1, largest_need_), words)) {
+    const bool found = masks_.fill(state_, std::min(budget - 1, largest_need_), largest_need_, words);
+    cut_now_ = masks_.was_cut();
+    if (found) {
       if (!names_.remove_repeats(words) || std::ranges::any_of(words, [](uint32_t word) { return word != 0; })) return;
     }
     forced_ = shortest_tokens();
@@ -130,6 +132,7 @@ void Matcher::accept(TokenId id) {
     names_.accept(tokenizer.token_bytes(id));
   }
   if (!forced_.empty()) forced_.pop_back();
+  cut_ = cut_ || cut_now_;
   move_to(next);
 }
 

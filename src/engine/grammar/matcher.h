@@ -69,6 +69,9 @@ class Matcher {
   void fill_mask(std::span<uint32_t> words, int64_t budget);
   // The token that was drawn from the last mask. Throws internal for one that the grammar does not allow.
   void accept(TokenId id);
+  // Whether the budget has kept the text from going on as it might have: some token was left out of the mask from which one was
+  // drawn.
+  [[nodiscard]] bool was_cut() const { return cut_; }
   // Text that stands there already. Throws bad_input when the grammar does not allow it.
   void accept_text(std::string_view text);
 
@@ -84,7 +87,9 @@ class Matcher {
   Masks masks_;
   NameGuard names_;
   Term state_;
-  int64_t largest_need_;         // how far an answer may put off its end
+  int64_t largest_need_;  // how far an answer may put off its end
+  bool cut_ = false;
+  bool cut_now_ = false;         // of the last mask
   std::vector<TokenId> forced_;  // the rest of the text, once there is no choice; the next token last
 };
 

@@ -84,6 +84,12 @@ LoadedExecutor load_remote_executor(RemoteModelOptions options) {
     check_activation(plan.profile);
     return plan;
   };
+  if (!options.one_host) {
+    // A plan that does not fit is refused before any node is asked, where the file says what they have (distributed.md 3.5).
+    std::vector<int64_t> stated;
+    for (int64_t s = 0; s < options.cluster.stages; ++s) stated.push_back(options.cluster.stage(s).memory_bytes);
+    if (std::ranges::all_of(stated, [](int64_t bytes) { return bytes > 0; })) (void)remote.plan(stated);
+  }
   const TransportSecurity security = transport_security(options.cluster.security);
   remote.connect = [security](const NodeAddress& to, double timeout, const std::function<bool()>& give_up) {
     return connect_grpc(to, security, timeout, give_up);

@@ -93,6 +93,7 @@ void visit(const DiagnosisOptions& options, const ClusterNode& node, NodeDiagnos
   to.build = hello.self().build();
   to.features = hello.features();
   to.device = hello.device();
+  to.operators = hello.operators();
   to.family = hello.self().family();
   to.config_sha256 = hello.self().config_sha256();
   to.layers = hello.loaded_layers();
@@ -188,6 +189,7 @@ class Examination {
   void compare() {
     std::string config = options_.config_sha256;
     std::string whose = "here";
+    std::string operators;
     for (const NodeDiagnosis& node : made_.nodes) {
       if (!options_.observer.security.tls() && !is_loopback(node.address)) {
         warn(node.node, ErrorKind::security, "plaintext: whoever is on the way reads and changes what is sent");
@@ -203,6 +205,12 @@ class Examination {
       }
       if (node.build != made_.build) {
         warn(node.node, ErrorKind::handshake, fmt::format("build: wanted {}, as here, found {}", made_.build, node.build));
+      }
+      if (operators.empty()) operators = node.operators;
+      if (node.operators != operators) {
+        warn(node.node, ErrorKind::handshake,
+             fmt::format("operators: wanted {}, as the stage before, found {}: answers agree within rounding", operators,
+                         node.operators));
       }
       if (std::abs(node.clock_skew) > kMostSkew) {
         warn(node.node, ErrorKind::handshake,
@@ -300,6 +308,7 @@ Json Diagnosis::to_json() const {
       one["build"] = node.build;
       one["features"] = node.features;
       one["device"] = node.device;
+      one["operators"] = node.operators;
       one["family"] = node.family;
       one["config_sha256"] = node.config_sha256;
       one["layers"] = node.layers;
@@ -343,7 +352,7 @@ std::string Diagnosis::to_text() const {
       continue;
     }
     row.insert(row.end(),
-               {node.build, node.features, node.device, human_bytes(node.memory), or_dash(node.layers),
+               {node.build, node.features, node.operators, human_bytes(node.memory), or_dash(node.layers),
                 node.shards.empty() ? "-" : fmt::format("{}", node.shards.size()),
                 fmt::format("{} {}", node.family, node.config_sha256.substr(0, 8)), fmt::format("{:+.3f} s", node.clock_skew)});
   }
@@ -354,7 +363,7 @@ std::string Diagnosis::to_text() const {
                              {"connection"},
                              {"build"},
                              {"built with"},
-                             {"device"},
+                             {"operators"},
                              {"memory", true},
                              {"layers"},
                              {"shards", true},

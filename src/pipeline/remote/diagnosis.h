@@ -45,6 +45,7 @@ struct NodeDiagnosis {
   std::string build;
   std::string features;
   std::string device;
+  std::string operators;  // "cpu AVX2", "reference", "cuda"
   std::string family;
   std::string config_sha256;
   std::string layers;               // "0-3"; empty: nothing is loaded

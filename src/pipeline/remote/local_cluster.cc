@@ -9,6 +9,7 @@
 
 #include <fcntl.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -20,7 +21,8 @@ namespace weft {
 namespace {
 
 constexpr std::string_view kPlace = "local stages";
-constexpr double kGrace = 5.0;  // seconds
+constexpr const char* kOwner = "coordinator.pid";  // in the folder
+constexpr double kGrace = 5.0;                     // seconds
 constexpr size_t kLongestFolder = 107 - std::string_view("/weft-XXXXXX/stage-1048576").size();
 
 // The last line that a worker wrote.
@@ -33,18 +35,34 @@ std::string last_words(const std::filesystem::path& log) {
   return last.empty() ? "it said nothing" : last;
 }
 
+// Folders of coordinators that ended without removing theirs (SIGKILL, a closed pipe).
+void remove_left_behind(const std::filesystem::path& where) {
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(where, ignored)) {
+    if (!entry.path().filename().string().starts_with("weft-")) continue;
+    struct stat status{};
+    if (::lstat(entry.path().c_str(), &status) != 0 || !S_ISDIR(status.st_mode) || status.st_uid != ::geteuid()) continue;
+    std::ifstream file(entry.path() / kOwner);
+    pid_t owner = 0;
+    if (file >> owner && owner > 0 && ::kill(owner, 0) != 0 && errno == ESRCH)
+      std::filesystem::remove_all(entry.path(), ignored);
+  }
+}
+
 }  // namespace
 
 LocalCluster::LocalCluster(LocalClusterOptions options) : options_(std::move(options)) {
   // Paths of sockets are short.
   std::filesystem::path where = std::filesystem::temp_directory_path();
   if (where.string().size() > kLongestFolder) where = "/tmp";
+  static_cast<void>(guard([&] { remove_left_behind(where); }));
   std::string pattern = (where / "weft-XXXXXX").string();
   if (::mkdtemp(pattern.data()) == nullptr) {
     fail(ErrorKind::unavailable, kPlace, "wanted a folder for sockets at '{}', found {}", pattern, std::strerror(errno));
   }
   folder_ = pattern;
   const std::optional<Failure> failure = guard([&] {
+    write_file_atomic(folder_ / kOwner, fmt::format("{}\n", ::getpid()));
     config_.file = folder_ / "cluster.toml";
     config_.name = folder_.filename().string();
     config_.stages = options_.stages;
@@ -133,8 +151,11 @@ void LocalCluster::check(int64_t stage) {
 }
 
 LocalCluster::~LocalCluster() {
-  for (const Process& worker : workers_)
-    if (worker.pid > 0) ::kill(worker.pid, SIGTERM);
+  for (const Process& worker : workers_) {
+    if (worker.pid <= 0) continue;
+    ::kill(worker.pid, SIGTERM);
+    ::kill(worker.pid, SIGCONT);  // one that is stopped would not hear it
+  }
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::duration<double>(kGrace);
   for (Process& worker : workers_) {
     while (!ended(worker)) {

@@ -256,6 +256,7 @@ struct RemoteExecutor::Impl {
       differences += fmt::format("{}{}: {}", differences.empty() ? "" : "; ", peer->name, differences_text(peer->hello));
     }
     if (!differences.empty()) throw Error(ErrorKind::handshake, coordinator::kPipelinePlace, differences);
+    say_operators();
     if (!plan) plan = options.plan(memory);
     if (static_cast<int64_t>(plan->stages.size()) != options.cluster.stages) {
       fail(ErrorKind::bad_input, coordinator::kPipelinePlace, "P07: wanted a plan of {} stages, found {}",
@@ -272,7 +273,7 @@ struct RemoteExecutor::Impl {
       wire::Control message;
       *message.mutable_survey()->mutable_plan() = wired;
       message.mutable_survey()->set_stage(static_cast<uint32_t>(peer.stage));
-      const wire::Control answer = ask(peer, message, options.cluster.timeouts.load);
+      const wire::Control answer = ask(peer, message, left_until(deadline));
       if (!answer.has_survey_reply())
         fail(ErrorKind::bad_input, coordinator::kPipelinePlace, "wanted a list of shards, found another message");
       if (answer.survey_reply().has_failure()) from_wire(answer.survey_reply().failure()).raise();
@@ -280,6 +281,7 @@ struct RemoteExecutor::Impl {
       for (const wire::ShardDigest& shard : answer.survey_reply().shards())
         peer.shards.push_back({shard.file(), shard.sha256()});
     });
+    check_shards();
     std::vector<ShardDigest> shards;
     for (const auto& peer : peers) shards.insert(shards.end(), peer->shards.begin(), peer->shards.end());
     const std::string found = combine_fingerprint(options.config_text, shards, plan->profile);
@@ -297,7 +299,7 @@ struct RemoteExecutor::Impl {
       load.set_epoch(epoch);
       load.set_stage_timeout(options.cluster.timeouts.stage);
       load.set_compression(static_cast<uint32_t>(options.link.compression));
-      const wire::Control answer = ask(peer, message, options.cluster.timeouts.load);
+      const wire::Control answer = ask(peer, message, left_until(deadline));
       if (!answer.has_loaded())
         fail(ErrorKind::bad_input, coordinator::kPipelinePlace, "wanted a loaded stage, found another message");
       if (answer.loaded().has_failure()) from_wire(answer.loaded().failure()).raise();
@@ -320,6 +322,39 @@ struct RemoteExecutor::Impl {
     if (trace) {
       trace->name_stage(-1, "coordinator");
       for (const auto& peer : peers) trace->name_stage(peer->stage, peer->name);
+    }
+  }
+
+  // Bits are those of one process where all stages compute alike.
+  void say_operators() const {
+    std::string found;
+    bool alike = true;
+    for (const auto& peer : peers) {
+      alike = alike && peer->hello.operators() == peers.front()->hello.operators();
+      found += fmt::format("{}stage {}: {}", found.empty() ? "" : ", ", peer->stage, peer->hello.operators());
+    }
+    if (!alike) say(fmt::format("note: stages compute with different operators ({}): answers agree within rounding", found));
+  }
+
+  // What is left of the load timeout, for a question; a little where it is over.
+  [[nodiscard]] static double left_until(coordinator::Clock::time_point deadline) {
+    return std::max(0.1, coordinator::Seconds(deadline - coordinator::Clock::now()).count());
+  }
+
+  // A shard that two stages have must be one file.
+  void check_shards() const {
+    std::map<std::string_view, const Peer*> first;
+    std::map<std::string_view, std::string_view> digests;
+    for (const auto& peer : peers) {
+      for (const ShardDigest& shard : peer->shards) {
+        const auto [seen, is_new] = first.emplace(shard.file, peer.get());
+        if (is_new) digests.emplace(shard.file, shard.sha256);
+        if (digests.at(shard.file) == shard.sha256) continue;
+        failure_at(*peer, ErrorKind::bad_checkpoint,
+                   fmt::format("shard '{}': wanted digest {}, as stage {} (node {}) has it, found {}", shard.file,
+                               digests.at(shard.file), seen->second->stage, seen->second->address.node, shard.sha256))
+            .raise();
+      }
     }
   }
 
@@ -360,7 +395,7 @@ struct RemoteExecutor::Impl {
         check_given_up();
         lock.lock();
         if (coordinator::Clock::now() < deadline) continue;
-        fail(ErrorKind::stage_timeout, coordinator::kPipelinePlace, "wanted an answer within {:.0f} s, found none", seconds);
+        fail(ErrorKind::stage_timeout, coordinator::kPipelinePlace, "wanted an answer within {:.1f} s, found none", seconds);
       }
       if (peer.replies.empty()) peer.lost->raise();
       wire::Control answer = std::move(peer.replies.front());
@@ -414,7 +449,7 @@ struct RemoteExecutor::Impl {
       lock.unlock();
       disconnect(reason);
       const std::optional<Failure> failure = guard([&] { connect_all(coordinator::after(options.cluster.timeouts.load)); });
-      if (failure) say(fmt::format("not connected: {}", failure->message));
+      if (failure && !gives_up()) say(fmt::format("not connected: {}", failure->message));
       if (!failure) {
         say(fmt::format("all stages are connected again (epoch {})", epoch));
         become_ready();

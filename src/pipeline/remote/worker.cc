@@ -5,6 +5,7 @@
 
 #include "base/file.h"
 #include "base/system_memory.h"
+#include "ops/cpu/dense.h"
 #include "pipeline/remote/grpc_transport.h"
 #include "pipeline/remote/identity.h"
 #include "pipeline/remote/worker_parts.h"
@@ -88,6 +89,9 @@ wire::HelloReply Worker::reply_to(const wire::Hello& hello) const {
   reply.set_memory(static_cast<uint64_t>(options_.memory));
   reply.set_device(options_.backend == ops::Backend::cuda ? "cuda" : "cpu");
   reply.set_features(options_.features);
+  reply.set_operators(options_.backend == ops::Backend::cuda        ? "cuda"
+                      : options_.backend == ops::Backend::reference ? "reference"
+                                                                    : fmt::format("cpu {}", ops::cpu::dispatch_target()));
   const std::lock_guard lock(counters_->mutex);
   reply.set_loaded_layers(counters_->layers);
   return reply;
@@ -180,7 +184,8 @@ void Worker::end_session(const std::shared_ptr<Session>& session, const std::str
         const std::lock_guard lock(counters_->mutex);
         counters_->sequences = 0;
         counters_->connected = 0.0;
-        counters_->state = loaded_ ? "loaded" : "waiting";
+        const bool has_weights = loaded_ && loaded_->runner;
+        if (has_weights || counters_->state != "failed") counters_->state = has_weights ? "loaded" : "waiting";
         if (loaded_ && loaded_->runner) counters_->memory = loaded_->runner->memory();
       })
       .wait();

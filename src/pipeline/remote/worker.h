@@ -103,6 +103,7 @@ class Worker {
   [[nodiscard]] wire::HelloReply reply_to(const wire::Hello& hello) const;
   void control(const std::shared_ptr<Session>& session, const wire::Control& message);
   void decide(const std::shared_ptr<Session>& session, const Frame& frame);
+  void count_failed_load(const Failure& failure);
   [[nodiscard]] CheckpointOptions checkpoint_options(LayerRange layers) const;
   // On the compute thread:
   void survey(Session& session, const wire::Plan& plan, int64_t stage);

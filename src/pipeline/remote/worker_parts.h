@@ -150,6 +150,10 @@ struct Worker::Session {
     const std::lock_guard lock(mutex);
     return closed;
   }
+  std::string why_closed() {
+    const std::lock_guard lock(mutex);
+    return reason;
+  }
   bool upstream_came() {
     const std::lock_guard lock(mutex);
     return had_upstream;

@@ -39,6 +39,13 @@ void add_shards(wire::SurveyReply& reply, const Checkpoint& checkpoint) {
   }
 }
 
+void Worker::count_failed_load(const Failure& failure) {
+  const std::lock_guard lock(counters_->mutex);
+  counters_->state = "failed";
+  counters_->last_failure = failure.message;
+  ++counters_->failures;
+}
+
 void Worker::survey(Session& session, const wire::Plan& plan, int64_t stage) {
   if (session.is_closed()) return;
   wire::Control answer;
@@ -57,9 +64,7 @@ void Worker::survey(Session& session, const wire::Plan& plan, int64_t stage) {
   if (failure) {
     *reply.mutable_failure() = to_wire(*failure, stage);
     log(fmt::format("loading failed: {}", failure->message));
-    const std::lock_guard lock(counters_->mutex);
-    counters_->state = "failed";
-    counters_->last_failure = failure->message;
+    count_failed_load(*failure);
   }
   session.send(answer);
 }
@@ -104,6 +109,7 @@ void Worker::load(Session& session, const wire::Control& message) {
       if (options.device->is_host()) options.state.slots = 1 << 20;
       if (!options_.dummy_weights) {
         read_trunk(*loaded_->checkpoint, layers, [&, told = steady_seconds()](int64_t bytes) mutable {
+          if (session.is_closed()) fail(ErrorKind::stage_lost, kWorkerPlace, "loading was given up: {}", session.why_closed());
           if (steady_seconds() - told < kProgressSeconds) return;
           told = steady_seconds();
           progress.mutable_load_progress()->set_done(bytes);
@@ -166,9 +172,7 @@ void Worker::load(Session& session, const wire::Control& message) {
   });
   if (failure) {
     *reply.mutable_failure() = to_wire(*failure, wanted.stage());
-    const std::lock_guard lock(counters_->mutex);
-    counters_->state = "failed";
-    counters_->last_failure = failure->message;
+    count_failed_load(*failure);
   }
   log(failure ? fmt::format("loading failed: {}", failure->message)
               : fmt::format("layers {} {}", layers_text(loaded_->layers), reply.reused() ? "are here still" : "are loaded"));

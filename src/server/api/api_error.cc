@@ -123,18 +123,22 @@ ApiError current_error() noexcept {
   }
 }
 
+void add_stage(Json& object, const ApiError& error) {
+  if (error.stage) {
+    object["stage"] = error.stage->stage;
+    object["node"] = error.stage->node;
+    object["step"] = error.stage->step ? Json(*error.stage->step) : Json(nullptr);
+  }
+  if (error.retryable) object["retryable"] = true;
+}
+
 Json error_json(const ApiError& error) {
   Json inner;
   inner["message"] = error.message;
   inner["type"] = error.type;
   inner["param"] = error.param ? Json(*error.param) : Json(nullptr);
   inner["code"] = error.code ? Json(*error.code) : Json(nullptr);
-  if (error.stage) {
-    inner["stage"] = error.stage->stage;
-    inner["node"] = error.stage->node;
-    inner["step"] = error.stage->step ? Json(*error.stage->step) : Json(nullptr);
-  }
-  if (error.retryable) inner["retryable"] = true;
+  add_stage(inner, error);
   Json body;
   body["error"] = std::move(inner);
   return body;

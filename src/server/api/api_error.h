@@ -45,6 +45,8 @@ struct ApiError : std::exception {
 // {"error": {"message", "type", "param", "code"}}; of a stage also "stage", "node", "step", and "retryable" where that is so
 [[nodiscard]] Json error_json(const ApiError& error);
 [[nodiscard]] http::Response error_response(const ApiError& error);
+// What of it says where in a pipeline the error arose, and whether to try again.
+void add_stage(Json& object, const ApiError& error);
 
 // A JSON answer. Text that is not well-formed UTF-8 comes with U+FFFD.
 [[nodiscard]] std::string json_text(const Json& json);

@@ -58,6 +58,11 @@ void check_messages(const JsonValue& root) {
     const bool may_be_silent = role == "assistant" || role == "tool" || (tools != nullptr && !tools->items.empty());
     if (!may_be_silent && message.get("content") == nullptr)
       message.refuse("content", "a string or an array of parts", messages->items[i].find("content"));
+    // A declaration of tools owns its message: what stands beside it would not be rendered (2.4).
+    const JsonValue* content = message.get("content");
+    const bool says = content != nullptr && (!content->text.empty() || !content->items.empty());
+    if (says && tools != nullptr && !tools->items.empty())
+      throw bad_request(message.where("content") + ": wanted nothing beside tools, found some", message.where("content"));
   }
 }
 

@@ -55,7 +55,10 @@ Json ResponsesRun::body(std::string_view status, const ApiError* error) const {
   made["status"] = status;
   made["completed_at"] = status == "completed" ? Json(unix_time()) : Json(nullptr);
   made["error"] = nullptr;
-  if (error != nullptr) made["error"] = {{"code", code_of(*error)}, {"message", error->message}};
+  if (error != nullptr) {
+    made["error"] = {{"code", code_of(*error)}, {"message", error->message}};
+    add_stage(made["error"], *error);
+  }
   made["incomplete_details"] = nullptr;
   if (status == "incomplete") made["incomplete_details"] = {{"reason", "max_output_tokens"}};
   made.update(call_->settings);

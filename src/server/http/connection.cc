@@ -463,14 +463,15 @@ class Connection final : public Member, public std::enable_shared_from_this<Conn
   }
 
   void hand_over(const std::shared_ptr<Answer>& answer) {
-    hub_.work([answer, &handler = hub_.handler] {
+    const auto handle = [answer, &handler = hub_.handler] {
       if (answer->gone()) return;
       const auto failure = guard([&] { handler.handle(open_exchange(answer)); });
       if (!failure) return;
       answer->abandon();
       const Request& request = answer->request();
       (void)guard([&] { log::warning("http: {} {}: {}", request.method, request.path, failure->message); });
-    });
+    };
+    hub_.work(handle, static_cast<int64_t>(answer->request().body.size()));
   }
 
   asio::awaitable<bool> answer(Request request, BodyBytes body_bytes, Style style, OpenRequest& open) {

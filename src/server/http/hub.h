@@ -40,7 +40,8 @@ class Member {
 
 class Hub {
  public:
-  using Work = std::function<void(std::function<void()> task)>;  // runs it in a thread for work
+  // Runs what answers a request with a body of so many bytes in a thread for work.
+  using Work = std::function<void(std::function<void()> task, int64_t bytes)>;
 
   Hub(const ServerOptions& options, Handler& handler, Work work);
 

@@ -41,6 +41,7 @@ using ErrorCode = boost::system::error_code;
 using Acceptor = asio::basic_socket_acceptor<tcp, Strand>;
 using Socket = asio::basic_stream_socket<tcp, Strand>;
 
+constexpr int64_t kQuickBytes = int64_t{64} << 10;     // bodies of requests that are read quickly
 constexpr std::chrono::milliseconds kAcceptPause{50};  // when the system has no room for another connection
 
 class TcpStream final : public ByteStream {
@@ -168,7 +169,9 @@ struct Server::Impl {
       : host(without_brackets(options.host)),
         tls(tls_context(options)),
         pool(options.work_threads),
-        hub(options, handler, [this](std::function<void()> task) { pool.post(std::move(task)); }) {
+        quick(options.work_threads),
+        hub(options, handler,
+            [this](std::function<void()> task, int64_t bytes) { (bytes > kQuickBytes ? pool : quick).post(std::move(task)); }) {
     listen(options.port);
     for (const auto& acceptor : acceptors) {
       asio::co_spawn(acceptor->get_executor(), accept(*acceptor), asio::detached);
@@ -308,6 +311,7 @@ struct Server::Impl {
     hub.abort();
     if (!io_threads.empty()) hub.wait_until_empty();
     pool.stop();
+    quick.stop();
     work.reset();
     for (std::thread& thread : io_threads) thread.join();
     io_threads.clear();
@@ -316,7 +320,8 @@ struct Server::Impl {
   const std::string host;
   uint16_t port = 0;
   const std::unique_ptr<ssl::context> tls;  // nullptr: none
-  WorkPool pool;
+  WorkPool pool;                            // of requests with large bodies
+  WorkPool quick;                           // of all others, which do not wait behind those
   Hub hub;
   asio::io_context io;
   asio::executor_work_guard<asio::io_context::executor_type> work = asio::make_work_guard(io);
