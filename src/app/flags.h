@@ -90,6 +90,9 @@ struct ModelFlags {
 // What each stage outside of this process says of itself (RemoteExecutor::stage_report()); an empty array when all are in it.
 [[nodiscard]] Json stage_report(Executor& executor);
 
+// Ends what such stages have under way, without waiting for one that hangs; nothing where all are in this process.
+void abandon_stages(Executor& executor, const std::string& reason);
+
 // What an engine may hold and how long an answer may take.
 struct EngineFlags {
   std::string state_memory;

@@ -28,6 +28,8 @@ std::optional<ExitCode> run_as_stage(const ModelFlags&, const std::string&) { re
 
 Json stage_report(Executor& /*executor*/) { return Json::array(); }
 
+void abandon_stages(Executor& /*executor*/, const std::string& /*reason*/) {}
+
 void add_stage(CLI::App& app, Command& command) { add_refused(app, command, "stage", "A pipeline worker"); }
 void add_status(CLI::App& app, Command& command) { add_refused(app, command, "status", "What the stages of a cluster do"); }
 void add_doctor(CLI::App& app, Command& command) { add_refused(app, command, "doctor", "Whether a cluster can work"); }

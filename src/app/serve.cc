@@ -175,7 +175,10 @@ ExitCode serve(const Flags& flags) {
   serving.drain();
   const std::chrono::duration<double> grace(flags.grace);
   write_note(fmt::format("shutting down: {} under way have {} s", counted(server.open_exchanges(), "request"), flags.grace));
-  if (!server.wait_until_idle(grace)) write_note(fmt::format("{} cut off", counted(server.open_exchanges(), "request")));
+  if (!server.wait_until_idle(grace)) {
+    write_note(fmt::format("{} cut off", counted(server.open_exchanges(), "request")));
+    abandon_stages(model->executor(), "the server ends");  // one that hangs is not waited for
+  }
   return kExitSuccess;
 }
 

@@ -213,6 +213,23 @@ TEST(ServeProgram, AHangupEndsItInOrder) {
   EXPECT_FALSE(std::filesystem::exists(folder)) << folder;
 }
 
+// A stage that hangs is not waited for: its silence would be noticed after ten minutes here.
+TEST(ServeProgram, TheGraceTimeIsALimitWithAFrozenStageToo) {
+  Serve serve({"--pp-size", "2", "--grace", "0.2", "--heartbeat-interval", "100"}, true);
+  const std::vector<pid_t> stages = stages_of(serve.pid());
+  ASSERT_EQ(stages.size(), 2U);
+  Client running(serve.port());
+  running.send(post("/v1/chat/completions", chat(R"(, "stream": true, "ignore_eos": true)")));
+  ASSERT_THAT(running.read_until("reasoning_content"), HasSubstr("200"));
+  ::kill(stages[1], SIGSTOP);
+  const auto begin = std::chrono::steady_clock::now();
+  serve.signal(SIGTERM);
+  EXPECT_THAT(running.read_until("data: [DONE]"), HasSubstr("\"error\""));
+  EXPECT_EQ(serve.wait(), 0);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(25)) << "the step's own limit is 30 s";
+  for (const pid_t stage : stages) EXPECT_EQ(::kill(stage, 0), -1) << "a stage goes on";
+}
+
 TEST(ServeProgram, BelowNohupAHangupIsNothing) {
   Serve serve({}, false, {"nohup"});
   serve.signal(SIGHUP);

@@ -347,7 +347,8 @@ TEST(Responses, ErrorsNameFieldsOfThisApi) {
   expect_error(served, with(good, "text", {{"format", {{"type", "json_schema"}}}}), "text.format.schema", "found nothing");
   expect_error(
       served,
-      with(good, "text", Json::parse(R"({"format": {"type": "json_schema", "name": "a", "schema": {"type": "bogus"}}})")),
+      with(good, "text",
+           Json::parse(R"({"format": {"type": "json_schema", "name": "a", "strict": true, "schema": {"type": "bogus"}}})")),
       "text.format.schema#/type", "text.format.schema#/type: wanted the name of a type");
   const auto format = [&](const char* fields) {
     return with(good, "text",

@@ -163,4 +163,8 @@ Json stage_report(Executor& executor) {
   return remote != nullptr ? remote->stage_report() : Json::array();
 }
 
+void abandon_stages(Executor& executor, const std::string& reason) {
+  if (auto* const remote = dynamic_cast<RemoteExecutor*>(&executor)) remote->abandon(reason);
+}
+
 }  // namespace weft

@@ -232,6 +232,10 @@ MemoryUse RemoteExecutor::memory() {
   return sum;
 }
 
+void RemoteExecutor::abandon(const std::string& reason) {
+  impl_->go_down({ErrorKind::stage_lost, fmt::format("[{}] {}", coordinator::kPipelinePlace, reason)}, nullptr);
+}
+
 Json RemoteExecutor::stage_report() {
   const std::lock_guard asking(impl_->question);
   {

@@ -93,6 +93,8 @@ class RemoteExecutor final : public Executor {
   // Whether all stages are connected, and since when they are not.
   [[nodiscard]] bool ready() const;
   [[nodiscard]] uint64_t epoch() const;
+  // Ends what the stages have under way, which fails with stage_lost and this reason, without waiting for any of them.
+  void abandon(const std::string& reason);
   // One object a stage: node, address, layers, memory as measured by the stage and as planned, seconds of compute, wait and
   // send, idle share, bytes.
   [[nodiscard]] Json stage_report();

@@ -65,7 +65,7 @@ std::optional<grammar::AnswerRules> rules_of(const ChatRequest& request, const R
   const std::optional<Failure> failure = guard([&] { rules = grammar::AnswerRules::of(request, model.vocabulary(), notes); });
   if (!failure) return rules;
   const bool relaxed = request.response_format.kind == ResponseFormat::Kind::json_schema && !strict_schema(fields);
-  if (!relaxed || failure->kind != ErrorKind::unsupported) failure->raise();
+  if (!relaxed || (failure->kind != ErrorKind::unsupported && failure->kind != ErrorKind::bad_input)) failure->raise();
   // Without `strict` the schema stands in the prompt alone (8.1).
   notes.push_back("response_format is not enforced: " + error_of(*failure).message);
   ChatRequest without = request;
