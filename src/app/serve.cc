@@ -109,7 +109,8 @@ std::string on_one_line(std::string_view text) {
 }
 
 void log_request(const http::Finished& request) {
-  write_note(fmt::format("{} {} {} {} in {:.3f} s{}{}", request.peer, on_one_line(request.method), on_one_line(request.path),
+  const auto shown = [](const std::string& text) { return text.empty() ? "-" : on_one_line(text); };
+  write_note(fmt::format("{} {} {} {} in {:.3f} s{}{}", request.peer, shown(request.method), shown(request.path),
                          request.status, request.seconds, request.note.empty() ? "" : ", ", on_one_line(request.note)));
 }
 

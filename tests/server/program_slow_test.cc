@@ -65,6 +65,9 @@ TEST(ServeProgram, OneLineForEachRequest) {
   static_cast<void>(ask(serve, "GET /x%0aGET%20/forged%20200 HTTP/1.1\r\nHost: x\r\n\r\n"));
   line = serve.next_line();
   EXPECT_THAT(line, AllOf(HasSubstr("127.0.0.1:"), HasSubstr("forged"), HasSubstr(" 404 in "))) << "one line";
+  EXPECT_EQ(ask(serve, "no request\r\n\r\n").status, 400);
+  EXPECT_THAT(serve.next_line(), AllOf(HasSubstr("127.0.0.1:"), HasSubstr(" - - 400 in "), HasSubstr("req_")));
+  EXPECT_THAT(ask(serve, "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").body, HasSubstr("status=\"400\""));
 }
 
 TEST(ServeProgram, AtTheEndNewRequestsAreRefusedAndOthersGoOn) {

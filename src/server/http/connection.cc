@@ -269,8 +269,12 @@ class Connection final : public Member, public std::enable_shared_from_this<Conn
     auto parser = std::make_unique<Parser>();
     if (std::optional<Refusal> bad = co_await parse_head(*parser, began)) {
       if (bad->status == 0) co_return false;
+      OpenRequest unread(hub_, began);
+      unread.record.peer = peer_;
       Response answer = refusal(*bad);
-      (void)co_await send_whole(std::move(answer), {});
+      unread.record.note = std::move(answer.note);
+      const bool sent = co_await send_whole(std::move(answer), {});
+      unread.finish(sent ? bad->status : 499);
       co_await linger(true);
       co_return false;
     }

@@ -85,7 +85,7 @@ class Exchange {
 
 // How a request went, for the log and the metrics.
 struct Finished {
-  std::string method;
+  std::string method;  // empty, like the path, where what came is no head of a request
   std::string path;
   std::string peer;
   int status = 0;        // 499: the client left before it had an answer, or before the end of it
