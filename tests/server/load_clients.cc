@@ -104,7 +104,8 @@ std::vector<Plan> make_fixed_plans(const Ask& chat, int64_t body_limit) {
   add_wrong("n", 0);
   add_wrong("functions", Json::array({{{"name", "f"}}}));
   add_wrong("tool_choice", "required");
-  add_wrong("response_format", {{"type", "json_schema"}, {"json_schema", {{"name", "a"}, {"schema", {{"type", "nothing"}}}}}});
+  add_wrong("response_format",
+            {{"type", "json_schema"}, {"json_schema", {{"name", "a"}, {"strict", true}, {"schema", {{"type", "nothing"}}}}}});
   add_wrong("model", "another", 404);
   add(400, post("/v1/responses", "{\"model\": \"default\"}"));
   add(400, post("/v1/completions", "{\"model\": \"default\", \"prompt\": \"x\", \"suffix\": \"y\"}"));
