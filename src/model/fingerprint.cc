@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include <openssl/evp.h>
@@ -99,6 +100,18 @@ std::vector<ShardDigest> shard_digests(const Checkpoint& checkpoint) {
   for (const uint32_t shard : checkpoint.model_shards())
     digests.push_back({checkpoint.inventory().files()[shard].name, digest_of(checkpoint, shard)});
   return digests;
+}
+
+std::vector<ShardConflict> shard_conflicts(std::span<const std::vector<ShardDigest>> holders) {
+  std::map<std::string_view, std::pair<size_t, std::string_view>> first;  // holder and digest, by file
+  std::vector<ShardConflict> found;
+  for (size_t h = 0; h < holders.size(); ++h) {
+    for (const ShardDigest& shard : holders[h]) {
+      const auto& [holder, digest] = first.try_emplace(shard.file, h, shard.sha256).first->second;
+      if (digest != shard.sha256) found.push_back({shard.file, holder, h, std::string(digest), shard.sha256});
+    }
+  }
+  return found;
 }
 
 std::string combine_fingerprint(std::string_view config_text, std::span<const ShardDigest> shards, ops::Profile profile,

@@ -29,6 +29,17 @@ struct ShardDigest {
 // Shards that hold nothing of the model (a vision tower, layers above the last) do not count.
 [[nodiscard]] std::vector<ShardDigest> shard_digests(const Checkpoint& checkpoint);
 
+// A shard that two holders have, and have different.
+struct ShardConflict {
+  std::string file;
+  size_t first = 0;  // holders, by their place
+  size_t second = 0;
+  std::string wanted;  // digest of the first
+  std::string found;   // of the second
+};
+// Each shard of a holder that differs from that of the first who has it.
+[[nodiscard]] std::vector<ShardConflict> shard_conflicts(std::span<const std::vector<ShardDigest>> holders);
+
 // SHA-256, as 64 hexadecimal digits, over: the bytes of config.json; of every shard in the order of names its name and digest;
 // the numeric profile; the state's dtypes. `shards` may be in any order and name a shard more than once. Throws bad_checkpoint
 // naming file and both digests when two of them differ, and for a digest that is none.

@@ -8,6 +8,7 @@
 #include "app/program.h"
 #include "base/json.h"
 
+#include "remote/cluster_files.h"
 #include "support/models.h"
 
 namespace weft {
@@ -16,22 +17,11 @@ namespace {
 using app_test::mini_dir;
 using app_test::Outcome;
 using app_test::run;
+using remote_test::write_cluster;
 using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing_support::TemporaryFolder;
-
-std::filesystem::path write_cluster(const std::filesystem::path& folder) {
-  const std::filesystem::path file = folder / "cluster.toml";
-  std::ofstream out(file);
-  out << "[cluster]\nname = \"test\"\npipeline_parallel_size = 2\n"
-      << "[[nodes]]\nid = \"coordinator\"\naddress = \"unix:" << (folder / "c").string() << "\"\nrole = \"hybrid\"\n";
-  for (int s = 0; s < 2; ++s) {
-    out << "[[nodes]]\nid = \"stage-" << s << "\"\naddress = \"unix:" << (folder / "s").string() << s
-        << "\"\nrole = \"pipeline_stage\"\nstage = " << s << "\n";
-  }
-  return file;
-}
 
 TEST(SeeingProgram, StatusOfStagesThatAreNotThere) {
   const TemporaryFolder folder;

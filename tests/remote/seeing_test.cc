@@ -455,6 +455,16 @@ TEST(Doctor, ShardsThatAStageWouldLoad) {
     } else {
       EXPECT_THAT(errors_of(diagnosis), ElementsAre(AllOf(HasSubstr("stage-1: "), HasSubstr(c.error))));
     }
+    if (c.worst != ErrorKind::handshake) continue;
+    // A run says the same.
+    RemoteModelOptions run = cluster.model_options();
+    run.model.dir = whole;
+    run.cluster.layers = "0-3,4-7";
+    const std::optional<Failure> failure = guard([&] { (void)load_remote_executor(run); });
+    ASSERT_TRUE(failure);
+    EXPECT_EQ(failure->kind, ErrorKind::bad_checkpoint);
+    EXPECT_THAT(failure->message, AllOf(HasSubstr("stage 1 (node stage-1, "), HasSubstr("'" + both + "'"),
+                                        HasSubstr("as stage 0 (node stage-0) has it")));
   }
 }
 

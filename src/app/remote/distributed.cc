@@ -83,7 +83,7 @@ std::shared_ptr<StageServer> stage_in_this_process(const ModelFlags& flags, cons
   options.model_dir = flags.dir;
   options.threads = flags.threads;
   options.backend = flags.options().backend;
-  if (!flags.memory.empty()) options.memory = parse_memory(flags.memory);
+  if (!flags.memory.empty()) options.memory = parse_memory(flags.memory, "--memory");
   options.allow_unknown_tensors = flags.allow_unknown_tensors;
   options.rebuild_index = flags.rebuild_index;
   options.link = flags.wire.options(security.tls() || node.address.starts_with("unix:"));

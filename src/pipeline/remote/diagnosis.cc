@@ -6,7 +6,6 @@
 #include <ctime>
 #include <filesystem>
 #include <future>
-#include <map>
 #include <memory>
 #include <netdb.h>
 #include <thread>
@@ -237,20 +236,15 @@ class Examination {
         threads.emplace_back([&, s] { failures[s] = guard([&] { made_.nodes[s].shards = survey(*plan, made_.nodes[s]); }); });
       }
     }
-    std::map<std::string, const NodeDiagnosis*> first;
-    std::map<std::string, std::string> digests;
+    std::vector<std::vector<ShardDigest>> holders;
     for (size_t s = 0; s < made_.nodes.size(); ++s) {
-      const NodeDiagnosis& node = made_.nodes[s];
-      if (failures[s]) refuse(node.node, *failures[s]);
-      for (const ShardDigest& shard : node.shards) {
-        const auto [seen, is_new] = first.emplace(shard.file, &node);
-        if (is_new) {
-          digests[shard.file] = shard.sha256;
-        } else if (digests[shard.file] != shard.sha256) {
-          refuse(node.node, {ErrorKind::handshake, fmt::format("{}: wanted {} (as on {}), found {}", shard.file,
-                                                               digests[shard.file], seen->second->node, shard.sha256)});
-        }
-      }
+      if (failures[s]) refuse(made_.nodes[s].node, *failures[s]);
+      holders.push_back(made_.nodes[s].shards);
+    }
+    for (const ShardConflict& one : shard_conflicts(holders)) {
+      refuse(made_.nodes[one.second].node,
+             {ErrorKind::handshake, fmt::format("shard '{}': wanted digest {}, as {} has it, found {}", one.file, one.wanted,
+                                                made_.nodes[one.first].node, one.found)});
     }
   }
 
@@ -262,9 +256,7 @@ class Examination {
     const wire::Control answer = link.ask(question, cluster_.timeouts.load);
     if (!answer.has_survey_reply()) fail(ErrorKind::bad_input, "doctor", "wanted a list of shards, found another message");
     if (answer.survey_reply().has_failure()) from_wire(answer.survey_reply().failure()).raise();
-    std::vector<ShardDigest> shards;
-    for (const wire::ShardDigest& shard : answer.survey_reply().shards()) shards.push_back({shard.file(), shard.sha256()});
-    return shards;
+    return shards_of(answer.survey_reply());
   }
 
   template <class Body>

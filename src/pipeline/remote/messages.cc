@@ -99,6 +99,12 @@ wire::Failure to_wire(const Failure& failure, int64_t stage) {
 
 Failure from_wire(const wire::Failure& failure) { return {error_kind_from(failure.kind()), failure.message()}; }
 
+std::vector<ShardDigest> shards_of(const wire::SurveyReply& reply) {
+  std::vector<ShardDigest> shards;
+  for (const wire::ShardDigest& shard : reply.shards()) shards.push_back({shard.file(), shard.sha256()});
+  return shards;
+}
+
 wire::Plan to_wire(const Plan& plan, int64_t prefill_chunk) {
   wire::Plan made;
   for (const PlanStage& stage : plan.stages) {

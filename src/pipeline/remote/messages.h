@@ -9,6 +9,7 @@
 #include <weft.pb.h>
 
 #include "base/guard.h"
+#include "model/fingerprint.h"
 #include "model/sequence_state.h"
 #include "pipeline/plan.h"
 #include "pipeline/stage_runner.h"
@@ -30,6 +31,7 @@ template <class Message>
 [[nodiscard]] wire::Failure to_wire(const Failure& failure, int64_t stage);
 [[nodiscard]] Failure from_wire(const wire::Failure& failure);
 
+[[nodiscard]] std::vector<ShardDigest> shards_of(const wire::SurveyReply& reply);
 [[nodiscard]] wire::Plan to_wire(const Plan& plan, int64_t prefill_chunk);
 [[nodiscard]] std::string plan_sha256(const wire::Plan& plan);
 

@@ -277,9 +277,7 @@ struct RemoteExecutor::Impl {
       if (!answer.has_survey_reply())
         fail(ErrorKind::bad_input, coordinator::kPipelinePlace, "wanted a list of shards, found another message");
       if (answer.survey_reply().has_failure()) from_wire(answer.survey_reply().failure()).raise();
-      peer.shards.clear();
-      for (const wire::ShardDigest& shard : answer.survey_reply().shards())
-        peer.shards.push_back({shard.file(), shard.sha256()});
+      peer.shards = shards_of(answer.survey_reply());
     });
     check_shards();
     std::vector<ShardDigest> shards;
@@ -343,19 +341,15 @@ struct RemoteExecutor::Impl {
 
   // A shard that two stages have must be one file.
   void check_shards() const {
-    std::map<std::string_view, const Peer*> first;
-    std::map<std::string_view, std::string_view> digests;
-    for (const auto& peer : peers) {
-      for (const ShardDigest& shard : peer->shards) {
-        const auto [seen, is_new] = first.emplace(shard.file, peer.get());
-        if (is_new) digests.emplace(shard.file, shard.sha256);
-        if (digests.at(shard.file) == shard.sha256) continue;
-        failure_at(*peer, ErrorKind::bad_checkpoint,
-                   fmt::format("shard '{}': wanted digest {}, as stage {} (node {}) has it, found {}", shard.file,
-                               digests.at(shard.file), seen->second->stage, seen->second->address.node, shard.sha256))
-            .raise();
-      }
-    }
+    std::vector<std::vector<ShardDigest>> holders;
+    for (const auto& peer : peers) holders.push_back(peer->shards);
+    const std::vector<ShardConflict> conflicts = shard_conflicts(holders);
+    if (conflicts.empty()) return;
+    const ShardConflict& one = conflicts.front();
+    failure_at(*peers[one.second], ErrorKind::bad_checkpoint,
+               fmt::format("shard '{}': wanted digest {}, as stage {} (node {}) has it, found {}", one.file, one.wanted,
+                           one.first, peers[one.first]->address.node, one.found))
+        .raise();
   }
 
   void memory_of_states() {

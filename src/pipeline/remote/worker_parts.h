@@ -75,19 +75,20 @@ class Worker::Listed {
   }
   ~Listed() {
     const LinkCounters counters = link_->counters();
-    if (counted_) {
-      const std::lock_guard lock(worker_.counters_->mutex);
-      worker_.counters_->bytes_sent += counters.bytes_sent;
-      worker_.counters_->bytes_received += counters.bytes_received;
+    bool counted = false;
+    {
+      const std::lock_guard lock(worker_.mutex_);
+      counted = worker_.links_.extract(link_).mapped();
     }
-    const std::lock_guard lock(worker_.mutex_);
-    worker_.links_.erase(link_);
+    if (!counted) return;
+    const std::lock_guard lock(worker_.counters_->mutex);
+    worker_.counters_->bytes_sent += counters.bytes_sent;
+    worker_.counters_->bytes_received += counters.bytes_received;
   }
   Listed(const Listed&) = delete;
   Listed& operator=(const Listed&) = delete;
 
   void count_no_more() {
-    counted_ = false;
     const std::lock_guard lock(worker_.mutex_);
     worker_.links_.at(link_) = false;
   }
@@ -95,7 +96,6 @@ class Worker::Listed {
  private:
   Worker& worker_;
   std::shared_ptr<Link> link_;
-  bool counted_ = true;
 };
 
 // What belongs to one coordinator.
