@@ -113,16 +113,18 @@ Json result_json(const Model& model, const TurnResult& result) {
   return made;
 }
 
+void add_place(Json& error, const StagePlace& place) {
+  error["stage"] = place.stage;
+  error["node"] = place.node;
+  error["step"] = place.step ? Json(*place.step) : Json(nullptr);
+}
+
 Json failure_json(const Failure& failure, const ChatAnswer& so_far) {
   Json made = message_json(so_far, true);
   made["finish_reason"] = nullptr;
   Json& error = made["error"];
   error = {{"kind", to_string(failure.kind)}, {"message", failure.message}};
-  if (failure.stage) {
-    error["stage"] = failure.stage->stage;
-    error["node"] = failure.stage->node;
-    error["step"] = failure.stage->step ? Json(*failure.stage->step) : Json(nullptr);
-  }
+  if (failure.stage) add_place(error, *failure.stage);
   return made;
 }
 

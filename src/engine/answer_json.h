@@ -23,6 +23,9 @@ namespace weft {
 // What `weft generate --json` prints: the message's fields, "finish_reason" (null when interrupted), "usage", "weft".
 [[nodiscard]] Json result_json(const Model& model, const TurnResult& result);
 
+// Where in a pipeline an error arose, as its members "stage", "node" and "step" (null where none was under way).
+void add_place(Json& error, const StagePlace& place);
+
 // What it prints instead when the answer broke off: the message so far, "finish_reason": null, "error": {"kind", "message"}
 // and, where a stage failed, its "stage", "node" and "step".
 [[nodiscard]] Json failure_json(const Failure& failure, const ChatAnswer& so_far);

@@ -1,7 +1,6 @@
 #include "formats/mapped_reader.h"
 
 #include <algorithm>
-#include <atomic>
 #include <functional>
 #include <mutex>
 
@@ -38,20 +37,14 @@ void read_mapped(std::vector<MappedPart> parts, const MappedReadOptions& options
   WorkerPool pool(static_cast<int>(std::min<int64_t>(options.in_flight, std::max<int64_t>(1, std::ssize(requests)))));
   std::mutex mutex;
   int64_t done = 0;
-  std::atomic<bool> ended = false;  // on_progress threw: nothing more is read
   pool.parallel_for(std::ssize(requests), 1, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end && !ended; ++i) {
+    for (int64_t i = begin; i < end; ++i) {
       const MappedPart request = requests[static_cast<size_t>(i)];
       bring_in(request);
       if (!on_progress) continue;
       const std::lock_guard lock(mutex);
       done += std::ssize(request);
-      try {
-        on_progress(done);
-      } catch (...) {
-        ended = true;
-        throw;
-      }
+      on_progress(done);
     }
   });
 }

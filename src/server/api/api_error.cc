@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "engine/answer_json.h"
 
 namespace weft::api {
 namespace {
@@ -124,11 +125,7 @@ ApiError current_error() noexcept {
 }
 
 void add_stage(Json& object, const ApiError& error) {
-  if (error.stage) {
-    object["stage"] = error.stage->stage;
-    object["node"] = error.stage->node;
-    object["step"] = error.stage->step ? Json(*error.stage->step) : Json(nullptr);
-  }
+  if (error.stage) add_place(object, *error.stage);
   if (error.retryable) object["retryable"] = true;
 }
 
