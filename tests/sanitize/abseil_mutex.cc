@@ -1,15 +1,16 @@
-// Tells the thread sanitizer of the mutexes in gRPC, which the system's packages bring without its instrumentation: a callback that gRPC
-// runs on one of its threads then comes after the call that another thread began it with. Linked into the programs of preset `tsan`, whose
-// definitions come before those of the shared library; each calls the library's and says what it orders.
+// What the thread sanitizer has to know of gRPC, which the system's packages bring without its instrumentation: that a callback
+// on one of gRPC's threads comes after the call that began it on another. gRPC orders them by mutexes and atomics. The mutexes
+// are Abseil's, whose members are defined here anew, each of which calls the shared library's and says what it orders; the
+// atomics cannot be seen, so that all mutexes count as one: whoever leaves one comes before whoever enters any of them later.
+// Linked into the programs of preset `tsan`.
 #pragma GCC visibility push(default)
 #include <absl/synchronization/mutex.h>
 #pragma GCC visibility pop
 
-#include <dlfcn.h>
-#include <sanitizer/tsan_interface.h>
-
 #include <cstdio>
 #include <cstdlib>
+#include <dlfcn.h>
+#include <sanitizer/tsan_interface.h>
 #include <string>
 
 namespace {
@@ -27,7 +28,45 @@ Function* library_function(const char* name) {
   return reinterpret_cast<Function*>(found);
 }
 
+// Entered and left with each mutex.
+char every_mutex;
+
+void entered(void* mutex) {
+  __tsan_acquire(mutex);
+  __tsan_acquire(&every_mutex);
+}
+
+void leaving(void* mutex) {
+  __tsan_release(mutex);
+  __tsan_release(&every_mutex);
+}
+
 }  // namespace
+
+// gRPC's own accesses are not judged: those of its libraries, of which the sanitizer sees calls only (copies, freeing), and
+// those of its headers, to what its atomics guard. What its headers call of Weft is.
+extern "C" __attribute__((visibility("default"))) const char*
+__tsan_default_suppressions() {  // NOLINT(bugprone-reserved-identifier)
+  return "called_from_lib:libgrpc.so\n"
+         "called_from_lib:libgrpc++.so\n"
+         "called_from_lib:libgpr.so\n"
+         "called_from_lib:libupb.so\n"
+         "called_from_lib:libre2.so\n"
+         "called_from_lib:libcares.so\n"
+         "called_from_lib:libaddress_sorting.so\n"
+         "called_from_lib:libcrypto.so\n"
+         "called_from_lib:libssl.so\n"
+         "called_from_lib:libabsl_cord.so\n"
+         "called_from_lib:libabsl_cord_internal.so\n"
+         "called_from_lib:libabsl_graphcycles_internal.so\n"
+         "called_from_lib:libabsl_random_internal_pool_urbg.so\n"
+         "called_from_lib:libabsl_status.so\n"
+         "called_from_lib:libabsl_str_format_internal.so\n"
+         "called_from_lib:libabsl_strings.so\n"
+         "called_from_lib:libabsl_time_zone.so\n"
+         "race_top:/usr/include/grpcpp/\n"
+         "race:grpcpp/impl/codegen/interceptor_common.h\n";
+}
 
 namespace absl {
 ABSL_NAMESPACE_BEGIN
@@ -35,44 +74,43 @@ ABSL_NAMESPACE_BEGIN
 void Mutex::Lock() {
   static auto* const lock = library_function<void(Mutex*)>("5Mutex4LockEv");
   lock(this);
-  __tsan_acquire(this);
+  entered(this);
 }
 
 bool Mutex::TryLock() {
   static auto* const try_lock = library_function<bool(Mutex*)>("5Mutex7TryLockEv");
   if (!try_lock(this)) return false;
-  __tsan_acquire(this);
+  entered(this);
   return true;
 }
 
 void Mutex::Unlock() {
   static auto* const unlock = library_function<void(Mutex*)>("5Mutex6UnlockEv");
-  __tsan_release(this);
+  leaving(this);
   unlock(this);
 }
 
 void CondVar::Wait(Mutex* mutex) {
   static auto* const wait = library_function<void(CondVar*, Mutex*)>("7CondVar4WaitEPNS0_5MutexE");
-  __tsan_release(mutex);
+  leaving(mutex);
   wait(this, mutex);
-  __tsan_acquire(mutex);
+  entered(mutex);
 }
 
 bool CondVar::WaitWithTimeout(Mutex* mutex, Duration timeout) {
   static auto* const wait =
       library_function<bool(CondVar*, Mutex*, Duration)>("7CondVar15WaitWithTimeoutEPNS0_5MutexENS0_8DurationE");
-  __tsan_release(mutex);
+  leaving(mutex);
   const bool timed_out = wait(this, mutex, timeout);
-  __tsan_acquire(mutex);
+  entered(mutex);
   return timed_out;
 }
 
 bool CondVar::WaitWithDeadline(Mutex* mutex, Time deadline) {
-  static auto* const wait =
-      library_function<bool(CondVar*, Mutex*, Time)>("7CondVar16WaitWithDeadlineEPNS0_5MutexENS0_4TimeE");
-  __tsan_release(mutex);
+  static auto* const wait = library_function<bool(CondVar*, Mutex*, Time)>("7CondVar16WaitWithDeadlineEPNS0_5MutexENS0_4TimeE");
+  leaving(mutex);
   const bool timed_out = wait(this, mutex, deadline);
-  __tsan_acquire(mutex);
+  entered(mutex);
   return timed_out;
 }
 

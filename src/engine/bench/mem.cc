@@ -78,7 +78,6 @@ HWY_AFTER_NAMESPACE();
 #include <unistd.h>
 
 #include "base/plural.h"
-#include "tensor/tensor.h"
 
 namespace weft::bench {
 namespace {
@@ -112,16 +111,22 @@ int64_t last_level_cache_bytes() { return std::max<int64_t>(0, ::sysconf(_SC_LEV
 
 int64_t memory_sweep_bytes() { return std::max<int64_t>(256LL << 20, 2 * last_level_cache_bytes()); }
 
-Figure read_bandwidth(WorkerPool& pool, int64_t bytes, int repeats) {
-  const Tensor buffer = filled(pool, bytes);
-  const float* const values = buffer.as<float>().data();
-  const auto call = [&] {
-    pool.parallel_for(buffer.elements(), kPiece / 4, [&](int64_t begin, int64_t end) {
+ReadSweep::ReadSweep(WorkerPool& pool, int64_t bytes) : pool_(pool), buffer_(filled(pool, bytes)) {}
+
+std::string ReadSweep::name() const { return with_threads("read", pool_); }
+
+Samples ReadSweep::rates(int repeats, double least_seconds) const {
+  const float* const values = buffer_.as<float>().data();
+  return bench::rates(repeats, least_seconds, static_cast<double>(buffer_.bytes()) / kGiga, [&] {
+    pool_.parallel_for(buffer_.elements(), kPiece / 4, [&](int64_t begin, int64_t end) {
       sink.store(HWY_DYNAMIC_DISPATCH(sum_all)(values + begin, static_cast<size_t>(end - begin)), std::memory_order_relaxed);
     });
-  };
-  return {
-      with_threads("read", pool), "GB/s", rates(repeats, kLeastSeconds, static_cast<double>(buffer.bytes()) / kGiga, call), {}};
+  });
+}
+
+Figure read_bandwidth(WorkerPool& pool, int64_t bytes, int repeats) {
+  const ReadSweep sweep(pool, bytes);
+  return {sweep.name(), "GB/s", sweep.rates(repeats, kLeastSeconds), {}};
 }
 
 Figure copy_bandwidth(WorkerPool& pool, int64_t bytes, int repeats) {

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "base/worker_pool.h"
 #include "engine/bench/record.h"
+#include "tensor/tensor.h"
 
 namespace weft::bench {
 
@@ -13,7 +15,20 @@ namespace weft::bench {
 // Bytes of a buffer that no cache holds: twice the last level, 256 MiB at least.
 [[nodiscard]] int64_t memory_sweep_bytes();
 
-// GB/s of reading a buffer of `bytes` with the pool's threads in vector loads, nothing written.
+// Reads a buffer of `bytes` with the pool's threads in vector loads, nothing written. The pool has to outlive it.
+class ReadSweep {
+ public:
+  ReadSweep(WorkerPool& pool, int64_t bytes);
+  [[nodiscard]] std::string name() const;  // "read, 2 threads"
+  // GB/s, each over the calls that `least_seconds` have room for.
+  [[nodiscard]] Samples rates(int repeats, double least_seconds) const;
+
+ private:
+  WorkerPool& pool_;
+  Tensor buffer_;
+};
+
+// GB/s of one such sweep.
 [[nodiscard]] Figure read_bandwidth(WorkerPool& pool, int64_t bytes, int repeats);
 // The same with the buffer copied; what is read and what is written both count.
 [[nodiscard]] Figure copy_bandwidth(WorkerPool& pool, int64_t bytes, int repeats);

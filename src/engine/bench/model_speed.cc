@@ -26,6 +26,7 @@ namespace weft::bench {
 namespace {
 
 constexpr double kGiga = 1e9;
+constexpr double kSweepSeconds = 0.2;
 
 bool on_gpu(const ModelOptions& options) { return options.backend == ops::Backend::cuda; }
 
@@ -50,7 +51,13 @@ Record bench_decode(const ModelOptions& options, int64_t tokens, int repeats) {
   const OwnedSequence sequence(executor);
   step(executor, sequence.id(), ids.next(1));
   Figure figure{"decode", "tokens/s", {}, {}};
+  // Reads are timed in turn with the tokens: the bandwidth of a shared machine changes.
+  WorkerPool pool(loaded.threads);
+  std::optional<ReadSweep> sweep;
+  if (!gpu) sweep.emplace(pool, memory_sweep_bytes());
+  Figure bandwidth = gpu ? gpu->copies : Figure{sweep->name(), "GB/s", {}, {}};
   for (int repeat = 0; repeat < repeats; ++repeat) {
+    if (sweep) bandwidth.samples.push_back(sweep->rates(1, kSweepSeconds).front());
     const std::vector<int32_t> all = ids.next(tokens);
     const Timer timer;
     for (const int32_t id : all) step(executor, sequence.id(), {id});
@@ -58,8 +65,6 @@ Record bench_decode(const ModelOptions& options, int64_t tokens, int repeats) {
   }
   record.facts["memory"] = memory_json(executor.memory());
 
-  WorkerPool pool(loaded.threads);
-  const Figure bandwidth = gpu ? gpu->copies : read_bandwidth(pool, memory_sweep_bytes(), repeats);
   figure.limit = Figure::Limit{bandwidth.name + ", over the bytes of a token", bandwidth.value() * kGiga / bytes};
   figure.more = {{"bytes", bytes}, {"us", 1e6 / figure.value()}, {"GB_per_s", figure.value() * bytes / kGiga}};
   record.figures = {bandwidth, figure};

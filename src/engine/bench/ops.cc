@@ -1,7 +1,9 @@
 #include "engine/bench/ops.h"
 
 #include <algorithm>
+#include <functional>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -18,8 +20,29 @@ namespace {
 constexpr double kGiga = 1e9;
 constexpr double kLeastSeconds = 0.05;  // of a repeat
 
-Figure time_case(const ops::CaseSpec& spec, const OpsBench& options, ops::Context& context, const Figure::Limit& bandwidth,
-                 const Figure::Limit& arithmetic) {
+// What the machine allows. Bandwidth changes within a run where the machine is shared, so that a case that memory limits is
+// compared with reads that are timed in turn with it.
+struct Limits {
+  Limits(WorkerPool& pool, int repeats)
+      : sweep(pool, memory_sweep_bytes()),
+        read(read_bandwidth(pool, memory_sweep_bytes(), repeats)),
+        arithmetic(peak_arithmetic(pool, repeats)) {}
+  ReadSweep sweep;
+  Figure read;
+  Figure arithmetic;
+};
+
+// Samples of `call` times `amount`, and beside each one of the sweep.
+std::pair<Samples, Samples> in_turn(const ReadSweep& sweep, int repeats, double amount, const std::function<void()>& call) {
+  std::pair<Samples, Samples> both;
+  for (int repeat = 0; repeat < repeats; ++repeat) {
+    both.second.push_back(sweep.rates(1, kLeastSeconds).front());
+    both.first.push_back(rates(1, kLeastSeconds, amount, call).front());
+  }
+  return both;
+}
+
+Figure time_case(const ops::CaseSpec& spec, const OpsBench& options, ops::Context& context, const Limits& limits) {
   const ops::Case made = spec.make(options.profile);
   int64_t bytes = 0;  // of one copy
   for (const ops::CaseTensor& tensor : made.tensors) bytes += tensor.initial.bytes();
@@ -29,19 +52,23 @@ Figure time_case(const ops::CaseSpec& spec, const OpsBench& options, ops::Contex
   for (int64_t i = 0; i < count; ++i) copies.emplace_back(made);
 
   size_t next = 0;
-  const Samples calls = rates(options.repeats, kLeastSeconds, 1.0, [&] {
+  const auto call = [&] {
     made.call(context, copies[next].operands());
     next = (next + 1) % copies.size();
-  });
+  };
   const double gigabytes = static_cast<double>(made.bytes) / kGiga;
   const double gigaflops = made.operations / kGiga;
-  const bool memory_bound = gigabytes / bandwidth.value >= gigaflops / arithmetic.value;
-  Figure figure{spec.op + " " + spec.sizes, memory_bound ? "GB/s" : "GFLOP/s", calls, memory_bound ? bandwidth : arithmetic};
-  for (double& sample : figure.samples) sample *= memory_bound ? gigabytes : gigaflops;
-  figure.more = {{"us", 1e6 / median(calls)},
-                 memory_bound ? std::pair<std::string, double>("GFLOP_per_s", median(calls) * gigaflops)
-                              : std::pair<std::string, double>("GB_per_s", median(calls) * gigabytes)};
-  if (memory_bound && bytes <= last_level_cache_bytes() / 2) {
+  Figure figure{spec.op + " " + spec.sizes, "GFLOP/s", {}, limits.arithmetic.as_limit()};
+  if (gigabytes / limits.read.value() < gigaflops / limits.arithmetic.value()) {
+    figure.samples = rates(options.repeats, kLeastSeconds, gigaflops, call);
+    figure.more = {{"us", 1e6 * gigaflops / figure.value()}, {"GB_per_s", figure.value() * gigabytes / gigaflops}};
+    return figure;
+  }
+  auto [samples, read] = in_turn(limits.sweep, options.repeats, gigabytes, call);
+  figure = {figure.name, "GB/s", std::move(samples),
+            Figure::Limit{limits.sweep.name() + ", in turn with it", median(std::move(read))}};
+  figure.more = {{"us", 1e6 * gigabytes / figure.value()}, {"GFLOP_per_s", figure.value() * gigaflops / gigabytes}};
+  if (bytes <= last_level_cache_bytes() / 2) {
     const Samples cached = rates(options.repeats, kLeastSeconds, gigabytes, [&] { made.call(context, copies[0].operands()); });
     figure.more.emplace_back("GB_per_s_from_cache", median(cached));
   }
@@ -69,11 +96,9 @@ Record bench_ops(const OpsBench& options) {
 
   Record record{"ops", {}, {}, {}};
   record.facts = {{"threads", options.threads}, {"profile", to_string(options.profile)}};
-  record.figures.push_back(read_bandwidth(pool, memory_sweep_bytes(), options.repeats));
-  record.figures.push_back(peak_arithmetic(pool, options.repeats));
-  const Figure::Limit bandwidth = record.figures[0].as_limit();
-  const Figure::Limit arithmetic = record.figures[1].as_limit();
-  for (const ops::CaseSpec& spec : specs) record.figures.push_back(time_case(spec, options, context, bandwidth, arithmetic));
+  const Limits limits(pool, options.repeats);
+  record.figures = {limits.read, limits.arithmetic};
+  for (const ops::CaseSpec& spec : specs) record.figures.push_back(time_case(spec, options, context, limits));
   return record;
 }
 
