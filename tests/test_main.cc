@@ -5,12 +5,12 @@
 #include <gtest/gtest.h>
 
 int main(int argc, char** argv) {
-  testing::InitGoogleTest(&argc, argv);
   std::error_code error;
   std::filesystem::current_path(WEFT_BUILD_FOLDER, error);
   if (error) {
     std::fprintf(stderr, "[test_main] working folder: wanted %s, found: %s\n", WEFT_BUILD_FOLDER, error.message().c_str());
     return 1;
   }
+  testing::InitGoogleTest(&argc, argv);  // makes the parameters, some of which are read from files
   return RUN_ALL_TESTS();
 }

@@ -29,6 +29,7 @@ struct RunOptions {
   std::string interrupt_at = {};              // Ctrl-C as soon as standard error holds this; empty: never
   std::function<bool()> interrupt_when = {};  // the same as soon as this holds
   int signal = SIGINT;                        // what Ctrl-C sends
+  std::function<void(pid_t)> act = {};        // done in place of sending it
 };
 
 inline std::string mini_dir() { return std::string(WEFT_SOURCE_DIR) + "/models/k3-mini"; }
@@ -82,7 +83,10 @@ inline Outcome run(const std::vector<std::string>& arguments, const RunOptions& 
     const bool now =
         options.interrupt_when ? options.interrupt_when() : outcome.err.find(options.interrupt_at) != std::string::npos;
     if (!interrupted && now) {
-      ::kill(child, options.signal);
+      if (options.act)
+        options.act(child);
+      else
+        ::kill(child, options.signal);
       interrupted = true;
     }
   }

@@ -15,6 +15,8 @@
 #include "base/json.h"
 #include "base/worker_pool.h"
 
+#include "support/sanitizer.h"
+
 namespace weft {
 namespace {
 
@@ -28,7 +30,8 @@ TEST(WorkerPoolDeathTest, ThreadsThatCannotStartAreAnError) {
     std::ifstream statm("/proc/self/statm");
     rlim_t pages = 0;
     statm >> pages;
-    limit.rlim_cur = pages * 4096 + (48U << 20);  // room for a few stacks of 8 MiB
+    // Room for a few stacks of 8 MiB; for none where the sanitizer would ask for memory of its own in a thread that has one.
+    limit.rlim_cur = pages * 4096 + ((testing_support::kAddressSanitizer ? 4U : 48U) << 20);
     (void)::setrlimit(RLIMIT_AS, &limit);
     const auto failure = guard([] { const WorkerPool pool(64); });
     const bool named =

@@ -102,10 +102,11 @@ TEST_F(RemoteFaults, F1AStageDiesInPrefill) {
     return frame.type != FrameType::payload;
   });
   const std::optional<Failure> failure = guard([&] { static_cast<void>(logits_of(*executor, some_prompt(), 64)); });
-  killer.join();
-  ASSERT_TRUE(failure);
-  EXPECT_EQ(failure->kind, ErrorKind::stage_lost) << failure->message;
   set(nullptr);
+  ASSERT_TRUE(failure);
+  ASSERT_TRUE(killer.joinable()) << failure->message;
+  killer.join();
+  EXPECT_EQ(failure->kind, ErrorKind::stage_lost) << failure->message;
   stages->start(1);
   expect_works(*executor);
 }

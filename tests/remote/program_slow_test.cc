@@ -76,12 +76,6 @@ std::vector<pid_t> workers_of(pid_t of) {
   return found;
 }
 
-// The newest process that runs `weft generate` with these words.
-pid_t coordinator_with(const std::string& words) {
-  const std::vector<pid_t> found = processes_with(words);
-  return found.empty() ? 0 : *std::ranges::max_element(found);
-}
-
 // K3: the published acceptance command, and the answers of one process.
 TEST(DistributedProgram, K3AnswersAsOneProcess) {
   for (const std::vector<std::string>& split :
@@ -131,19 +125,15 @@ TEST(DistributedProgram, ErrorsBeforeAnythingStarts) {
 // A worker that is killed in the middle of an answer: the text so far, the stage and the cause, exit code 6, nothing left
 // behind.
 TEST(DistributedProgram, F2AStageIsKilledInTheMiddleOfAnAnswer) {
-  std::thread killer([] {
-    for (int i = 0; i < 1000; ++i) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(20));
-      const pid_t coordinator = coordinator_with("--seed 987654321");
-      const std::vector<pid_t> workers = coordinator == 0 ? std::vector<pid_t>{} : workers_of(coordinator);
-      if (workers.size() != 2) continue;
-      std::this_thread::sleep_for(std::chrono::milliseconds(700));
-      ::kill(workers.back(), SIGKILL);
-      return;
-    }
-  });
-  const Outcome outcome = run(long_request({"--seed", "987654321", "--json"}));
-  killer.join();
+  app_test::RunOptions options;
+  options.interrupt_at = "loaded";
+  options.act = [](pid_t coordinator) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    const std::vector<pid_t> workers = workers_of(coordinator);
+    ASSERT_EQ(workers.size(), 2U);
+    ::kill(workers.back(), SIGKILL);
+  };
+  const Outcome outcome = run(long_request({"--seed", "987654321", "--json"}), options);
   EXPECT_EQ(outcome.code, 6) << outcome.err;
   const Json json = parse_json(outcome.out, "output");
   EXPECT_EQ(json["finish_reason"], nullptr);

@@ -1,10 +1,12 @@
 // What can be seen of running stages: status, doctor, metrics, progress.
 #include <arpa/inet.h>
+#include <chrono>
 #include <cstdio>
 #include <map>
 #include <regex>
 #include <set>
 #include <sstream>
+#include <thread>
 
 #include <sys/socket.h>
 #include <unistd.h>
@@ -325,6 +327,8 @@ TEST(Metrics, D14ParseAndAgreeWithTheStatus) {
   LiveCluster cluster(2);
   const LoadedExecutor loaded = cluster.load();
   run_three_steps(*loaded.executor);
+  for (int i = 0; i < 1000 && cluster.worker(0).status().sequences() > 0; ++i)  // the stage is told that it has ended
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
   const StageMetrics metrics("127.0.0.1", 0, cluster.worker(0), true);
   const std::map<std::string, double> found = parse_metrics(scrape(metrics.address()));
   const wire::Status status = cluster.worker(0).status();

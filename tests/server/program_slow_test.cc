@@ -177,17 +177,6 @@ TEST(ServeProgram, ConnectionsAreNotThreads) {
   EXPECT_EQ(serve.end(), 0);
 }
 
-// The stages of a server, which are children of one of its threads, in the order of their start.
-std::vector<pid_t> stages_of(pid_t parent) {
-  std::vector<pid_t> made;
-  for (const auto& task : std::filesystem::directory_iterator(fmt::format("/proc/{}/task", parent))) {
-    std::ifstream file(task.path() / "children");
-    for (pid_t pid = 0; file >> pid;) made.push_back(pid);
-  }
-  std::ranges::sort(made);
-  return made;
-}
-
 // The folder that holds what the processes of a local pipeline share, from the command line of one of them.
 std::filesystem::path folder_of(pid_t stage) {
   std::ifstream file(fmt::format("/proc/{}/cmdline", stage));
@@ -195,6 +184,19 @@ std::filesystem::path folder_of(pid_t stage) {
     if (word == "--distributed-config" && std::getline(file, word, '\0')) return std::filesystem::path(word).parent_path();
   }
   return {};
+}
+
+// The stages of a server, which are children of one of its threads, in the order of their start.
+std::vector<pid_t> stages_of(pid_t parent) {
+  std::vector<pid_t> made;
+  for (const auto& task : std::filesystem::directory_iterator(fmt::format("/proc/{}/task", parent))) {
+    std::ifstream file(task.path() / "children");
+    for (pid_t pid = 0; file >> pid;) {
+      if (!folder_of(pid).empty()) made.push_back(pid);
+    }
+  }
+  std::ranges::sort(made);
+  return made;
 }
 
 TEST(ServeProgram, AHangupEndsItInOrder) {

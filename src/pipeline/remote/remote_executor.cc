@@ -32,12 +32,25 @@ int64_t RemoteExecutor::layer_count() const { return impl_->plan->layer_count; }
 int64_t RemoteExecutor::vocab_size() const { return impl_->options.config->vocab_size; }
 int64_t RemoteExecutor::stage_count() const { return static_cast<int64_t>(impl_->peers.size()); }
 const std::string& RemoteExecutor::fingerprint() const { return impl_->fingerprint; }
-ByteCount RemoteExecutor::bytes_per_token() const { return impl_->bytes_per_token; }
-StateMemory RemoteExecutor::state_memory() const { return impl_->state_memory; }
 const StateLedger& RemoteExecutor::states() const { return impl_->book->ledger(); }
 const Plan& RemoteExecutor::plan() const { return *impl_->plan; }
-ByteCount RemoteExecutor::weight_bytes() const { return impl_->weight_bytes; }
 TokenCount RemoteExecutor::consumed(SequenceId sequence) const { return impl_->book->ledger().consumed(sequence); }
+
+// Written again when lost stages come back.
+ByteCount RemoteExecutor::bytes_per_token() const {
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->bytes_per_token;
+}
+
+StateMemory RemoteExecutor::state_memory() const {
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->state_memory;
+}
+
+ByteCount RemoteExecutor::weight_bytes() const {
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->weight_bytes;
+}
 
 bool RemoteExecutor::ready() const {
   const std::lock_guard lock(impl_->mutex);
@@ -251,7 +264,10 @@ Json RemoteExecutor::stage_report() {
       fail(ErrorKind::bad_input, kPlace, "{}: wanted a status, found another message", peer->name);
     Json stage = status_json(answer.status_reply().SerializeAsString());
     stage["address"] = peer->address.address;
-    stage["weight_bytes"] = peer->loaded.weight_bytes();
+    {
+      const std::lock_guard lock(impl_->mutex);
+      stage["weight_bytes"] = peer->weight_bytes;
+    }
     const PlanStage& planned = impl_->plan->stages[static_cast<size_t>(peer->stage)];
     stage["planned"] = {{"weight_bytes", planned.weights - planned.experts + planned.experts_kept},
                         {"state_bytes", planned.state},

@@ -63,8 +63,10 @@ struct RemoteExecutor::Impl {
     wire::HelloReply hello;
     wire::Loaded loaded;
     std::vector<ShardDigest> shards;
+    // Guarded by the executor's mutex:
+    int64_t weight_bytes = 0;
     double clock_offset = 0.0;  // this process's monotonic clock less the stage's
-    double last_ended = 0.0;    // of the step before, by the stage's clock; guarded by the executor's mutex
+    double last_ended = 0.0;    // of the step before, by the stage's clock
     // Replaced while the stages are not connected only:
     std::shared_ptr<Link> link;
     std::unique_ptr<LinkWatch> watch;
@@ -231,6 +233,7 @@ struct RemoteExecutor::Impl {
       fail(ErrorKind::bad_input, coordinator::kPipelinePlace, "wanted a handshake, found another message");
     if (answer.hello_reply().has_refused()) from_wire(answer.hello_reply().refused()).raise();
     peer.hello = answer.hello_reply();
+    const std::lock_guard lock(mutex);
     peer.clock_offset = 0.5 * (asked + coordinator::now()) - peer.hello.self().steady();
   }
 
@@ -262,7 +265,10 @@ struct RemoteExecutor::Impl {
       fail(ErrorKind::bad_input, coordinator::kPipelinePlace, "P07: wanted a plan of {} stages, found {}",
            options.cluster.stages, plan->stages.size());
     }
-    epoch = newest + 1;
+    {
+      const std::lock_guard lock(mutex);
+      epoch = newest + 1;
+    }
     wire::Plan wired = to_wire(*plan, options.prefill_chunk);
     for (const auto& peer : peers) {
       wired.mutable_stages(static_cast<int>(peer->stage))->set_node(peer->address.node);
@@ -287,7 +293,7 @@ struct RemoteExecutor::Impl {
       fail(ErrorKind::bad_checkpoint, coordinator::kPipelinePlace,
            "wanted the model with fingerprint {}, found {}: weights changed meanwhile", fingerprint, found);
     }
-    fingerprint = found;
+    if (fingerprint.empty()) fingerprint = found;  // never written again: whoever asks has a reference
     every_stage([&](Peer& peer) {
       wire::Control message;
       wire::Load& load = *message.mutable_load();
@@ -315,8 +321,7 @@ struct RemoteExecutor::Impl {
         fail(ErrorKind::bad_input, coordinator::kPipelinePlace, "wanted a connected stage, found another message");
       if (answer.connected().has_failure()) from_wire(answer.connected().failure()).raise();
     });
-    next_number = 1;
-    memory_of_states();
+    take_loaded();
     if (trace) {
       trace->name_stage(-1, "coordinator");
       for (const auto& peer : peers) trace->name_stage(peer->stage, peer->name);
@@ -352,22 +357,30 @@ struct RemoteExecutor::Impl {
         .raise();
   }
 
-  void memory_of_states() {
-    state_memory = {};
-    state_memory.limits = {INT64_MAX, INT64_MAX};
-    bytes_per_token = weight_bytes = ByteCount(0);
+  // What the stages said when they had loaded, together.
+  void take_loaded() {
+    StateMemory states;
+    states.limits = {INT64_MAX, INT64_MAX};
+    ByteCount per_token;
+    ByteCount weights;
     bool pages = false;
     for (const auto& peer : peers) {
       const wire::Loaded& loaded = peer->loaded;
-      state_memory.limits.slots = std::min(state_memory.limits.slots, loaded.slots());
-      state_memory.slot_bytes += ByteCount(loaded.slot_bytes());
-      bytes_per_token += ByteCount(loaded.bytes_per_token());
-      weight_bytes += ByteCount(loaded.weight_bytes());
+      states.limits.slots = std::min(states.limits.slots, loaded.slots());
+      states.slot_bytes += ByteCount(loaded.slot_bytes());
+      per_token += ByteCount(loaded.bytes_per_token());
+      weights += ByteCount(loaded.weight_bytes());
       if (loaded.page_bytes() == 0) continue;
       pages = true;
-      state_memory.limits.pages = std::min(state_memory.limits.pages, loaded.pages());
-      state_memory.page_bytes += ByteCount(loaded.page_bytes());
+      states.limits.pages = std::min(states.limits.pages, loaded.pages());
+      states.page_bytes += ByteCount(loaded.page_bytes());
     }
+    const std::lock_guard lock(mutex);
+    next_number = 1;
+    state_memory = states;
+    bytes_per_token = per_token;
+    weight_bytes = weights;
+    for (const auto& peer : peers) peer->weight_bytes = peer->loaded.weight_bytes();
     if (!book) book.emplace(pages);
   }
 
@@ -711,17 +724,17 @@ struct RemoteExecutor::Impl {
   std::vector<std::unique_ptr<Peer>> peers;
   std::optional<Plan> plan;
   std::string fingerprint;
-  uint64_t epoch = 0;
-  double began = 0.0;  // when all stages were connected first
-  StateMemory state_memory;
-  ByteCount bytes_per_token;
-  ByteCount weight_bytes;
+  double began = 0.0;                 // when all stages were connected first
   std::mutex question;                // one at a time
   std::atomic<bool> starting = true;  // the constructor waits for the stages
 
   std::mutex mutex;
   std::condition_variable changed;
   bool stopping = false;
+  uint64_t epoch = 0;  // written by the thread that connects alone
+  StateMemory state_memory;
+  ByteCount bytes_per_token;
+  ByteCount weight_bytes;
   State state = State::down;
   Failure down_reason{ErrorKind::unreachable, "[pipeline] not connected yet"};
   std::optional<SequenceBook> book;

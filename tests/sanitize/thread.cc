@@ -65,7 +65,8 @@ __tsan_default_suppressions() {  // NOLINT(bugprone-reserved-identifier)
          "called_from_lib:libabsl_strings.so\n"
          "called_from_lib:libabsl_time_zone.so\n"
          "race_top:/usr/include/grpcpp/\n"
-         "race:grpcpp/impl/codegen/interceptor_common.h\n";
+         "race:grpcpp/impl/codegen/interceptor_common.h\n"
+         "race:grpc::internal::CallOp\n";
 }
 
 namespace absl {
