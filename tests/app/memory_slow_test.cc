@@ -120,7 +120,9 @@ TEST_F(ManyExperts, ThePeakIsWhatTheEngineStates) {
   // Beside it: the program itself, its libraries, tokenizer and tables, which the plan states, and pages that two experts
   // share.
   const Json plan = Json::parse(run({"plan", "-m", dir().string(), "--memory", "1TiB", "--json"}).out);
-  if (!kSanitizer) EXPECT_LE(of("peak_bytes"), stated + plan.at("process_bytes").get<int64_t>());
+  if (!kSanitizer) {
+    EXPECT_LE(of("peak_bytes"), stated + plan.at("process_bytes").get<int64_t>());
+  }
 }
 
 // colibri#720: the planner left 28 GB idle.
@@ -143,7 +145,9 @@ TEST_F(ManyExperts, C10TheLimitIsUsedAndKept) {
   const int64_t kept = plan.at("stages").at(0).at("expert_bytes_kept").get<int64_t>();
   EXPECT_LE(memory.at("expert_bytes").get<int64_t>(), kept);
   EXPECT_GT(memory.at("expert_bytes").get<int64_t>(), kept * 9 / 10) << "what is free is used";
-  if (!kSanitizer) EXPECT_LT(memory.at("peak_bytes").get<int64_t>(), limit);
+  if (!kSanitizer) {
+    EXPECT_LT(memory.at("peak_bytes").get<int64_t>(), limit);
+  }
   EXPECT_GT(Json::parse(free.out).at("weft").at("memory").at("expert_bytes").get<int64_t>(), kept) << "the limit mattered";
   EXPECT_THAT(limited.err, HasSubstr("of routed experts of layers 0 to 5 stay in memory"));
 }

@@ -164,7 +164,9 @@ TEST(PublishedLayout, ToTheByte) {
 
   rusage usage{};
   ASSERT_EQ(getrusage(RUSAGE_SELF, &usage), 0);
-  if (!testing_support::kSanitizer) EXPECT_LT(usage.ru_maxrss, 500 * 1024);  // KiB
+  if (!testing_support::kSanitizer) {
+    EXPECT_LT(usage.ru_maxrss, 500 * 1024);  // KiB
+  }
 
   // Ruling R2: with the default reserve three nodes are refused and four do.
   PlanOptions nodes;
