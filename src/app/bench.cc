@@ -1,5 +1,6 @@
 // weft bench: what the machine can do, and how much of it the program reaches.
 #include <algorithm>
+#include <filesystem>
 #include <thread>
 
 #include <CLI/CLI.hpp>
@@ -10,6 +11,7 @@
 #include "app/flags.h"
 #include "app/terminal.h"
 #include "base/file.h"
+#include "base/guard.h"
 #include "engine/bench/batch_speed.h"
 #include "engine/bench/disk.h"
 #include "engine/bench/mem.h"
@@ -97,8 +99,21 @@ bench::Record measure_pipeline_of(const Flags& flags) {
   });
 }
 
+// What `--out` may replace is a record: a slip of the hand must not cost a file that is measured.
+void check_replaceable(const std::string& file) {
+  constexpr uintmax_t kLargest = 64U << 20;
+  if (!std::filesystem::is_regular_file(file) || std::filesystem::file_size(file) == 0) return;
+  Json found;
+  if (std::filesystem::file_size(file) <= kLargest) (void)guard([&] { found = read_json_file(file); });
+  if (!found.is_object() || !found.contains("bench"))
+    fail(ErrorKind::bad_input, file, "wanted a new file or the record of an earlier `weft bench`, found another file");
+}
+
 ExitCode run(const Flags& flags, bench::Record (*measure)(const Flags&)) {
-  if (!flags.out.empty()) check_output_file(flags.out);
+  if (!flags.out.empty()) {
+    check_output_file(flags.out);
+    check_replaceable(flags.out);
+  }
   const bench::Record record = measure(flags);
   const Json json = record.to_json(kBuildCommit, command_line());
   if (!flags.out.empty()) write_file_atomic(flags.out, json.dump(1) + "\n");

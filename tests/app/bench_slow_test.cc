@@ -1,5 +1,6 @@
 // weft bench: that every subcommand runs and records what docs/benchmarks.md says. Its figures have no expected value.
 #include <filesystem>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,8 @@
 #include "app/exit_codes.h"
 #include "app/program.h"
 #include "base/json.h"
+
+#include "support/sanitizer.h"
 
 namespace weft::app_test {
 namespace {
@@ -65,8 +68,33 @@ TEST_F(Copy, DiskAndLoad) {
   EXPECT_EQ(run({"bench", "load", "-m", (dir_ / "absent").string()}).code, kExitModel);
 }
 
+TEST_F(Copy, DiskWantsFilesThatTakeATime) {
+  const std::string shard = (dir_ / "model-00001-of-000002.safetensors").string();
+  const Outcome twice = run({"bench", "disk", shard, dir_.string() + "/./model-00001-of-000002.safetensors"});
+  EXPECT_EQ(twice.code, kExitUsage);
+  EXPECT_THAT(twice.err, HasSubstr("wanted different files"));
+  std::ofstream(dir_ / "short") << "abc";
+  const Outcome tiny = run({"bench", "disk", (dir_ / "short").string()});
+  EXPECT_EQ(tiny.code, kExitUsage);
+  EXPECT_THAT(tiny.err, HasSubstr("found 3 bytes"));
+}
+
+TEST_F(Copy, ARecordReplacesNothingButARecord) {
+  const fs::path config = dir_ / "config.json";
+  const Json before = read_json_file(config);
+  const Outcome refused = run({"bench", "ops", "--op", "add", "--repeats", "1", "--out", config.string()});
+  EXPECT_EQ(refused.code, kExitUsage);
+  EXPECT_THAT(refused.err, HasSubstr("wanted a new file or the record of an earlier"));
+  EXPECT_EQ(read_json_file(config), before);
+  const std::string out = (dir_ / "ops.json").string();
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(run({"bench", "ops", "--op", "add", "--repeats", "1", "--out", out}).code, 0);
+}
+
 TEST_F(Copy, DecodeAndPrefill) {
   const Json decode = record_of({"decode", "-m", dir_.string(), "--tokens", "4"});
+  if (!testing_support::kSanitizer) {
+    EXPECT_LT(decode.at("memory").at("peak_bytes"), 256 << 20) << "without the buffer of the reads";
+  }
   EXPECT_THAT(decode.at("figures").back().at("name").get<std::string>(), HasSubstr("first token"));
   EXPECT_GT(decode.at("memory").at("trunk_bytes"), 0);
   fs::remove(dir_ / "tiktoken.model");

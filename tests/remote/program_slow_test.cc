@@ -128,7 +128,7 @@ TEST(DistributedProgram, F2AStageIsKilledInTheMiddleOfAnAnswer) {
   app_test::RunOptions options;
   options.interrupt_at = "loaded";
   options.act = [](pid_t coordinator) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));
     const std::vector<pid_t> workers = workers_of(coordinator);
     ASSERT_EQ(workers.size(), 2U);
     ::kill(workers.back(), SIGKILL);

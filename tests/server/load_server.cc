@@ -105,7 +105,10 @@ std::vector<int> LoadServer::processes() const {
   std::vector<int> found = {process_->id()};
   for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
     const std::string name = entry.path().filename();
-    if (std::ranges::all_of(name, [](char c) { return c >= '0' && c <= '9'; }) && parent_of(std::stoi(name)) == found[0])
+    if (!std::ranges::all_of(name, [](char c) { return c >= '0' && c <= '9'; }) || parent_of(std::stoi(name)) != found[0])
+      continue;
+    std::error_code gone;  // not a sanitizer's symbolizer
+    if (std::filesystem::equivalent(entry.path() / "exe", fmt::format("/proc/{}/exe", found[0]), gone))
       found.push_back(std::stoi(name));
   }
   std::sort(found.begin() + 1, found.end());

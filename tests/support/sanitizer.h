@@ -1,18 +1,21 @@
 // Whether this program was built with a sanitizer, whose own memory is many times what the program takes.
 #pragma once
 
-#ifndef __has_feature
-#define __has_feature(feature) 0  // gcc 12
+// gcc 12 has macros, clang 19 features.
+#if defined(__has_feature)
+#define WEFT_HAS_FEATURE(feature) __has_feature(feature)
+#else
+#define WEFT_HAS_FEATURE(feature) 0
 #endif
 
 namespace weft::testing_support {
 
-#if defined(__SANITIZE_ADDRESS__) || __has_feature(address_sanitizer)
+#if defined(__SANITIZE_ADDRESS__) || WEFT_HAS_FEATURE(address_sanitizer)
 inline constexpr bool kAddressSanitizer = true;
 #else
 inline constexpr bool kAddressSanitizer = false;
 #endif
-#if defined(__SANITIZE_THREAD__) || __has_feature(thread_sanitizer)
+#if defined(__SANITIZE_THREAD__) || WEFT_HAS_FEATURE(thread_sanitizer)
 inline constexpr bool kThreadSanitizer = true;
 #else
 inline constexpr bool kThreadSanitizer = false;
@@ -20,3 +23,5 @@ inline constexpr bool kThreadSanitizer = false;
 inline constexpr bool kSanitizer = kAddressSanitizer || kThreadSanitizer;
 
 }  // namespace weft::testing_support
+
+#undef WEFT_HAS_FEATURE

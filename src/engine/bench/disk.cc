@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/pages.h"
+#include "base/plural.h"
 #include "base/worker_pool.h"
 #include "engine/bench/timing.h"
 #include "formats/mapped_reader.h"
@@ -26,6 +27,7 @@ namespace weft::bench {
 namespace {
 
 constexpr double kGiga = 1e9;
+constexpr int64_t kLeastBytes = 1 << 20;
 constexpr MappedReadOptions kLoader;  // the loader's own request size and number in flight
 
 struct Way {
@@ -161,6 +163,17 @@ double load(const std::filesystem::path& dir) {
 Record bench_disk(const std::vector<std::filesystem::path>& files, int repeats) {
   Record record{"disk", {}, {}, {}};
   const int64_t bytes = size_of_all(files);
+  for (size_t i = 0; i < files.size(); ++i) {
+    for (size_t before = 0; before < i; ++before) {  // would be read from memory the second time
+      if (std::filesystem::equivalent(files[before], files[i]))
+        fail(ErrorKind::bad_input, "bench", "wanted different files, found '{}' again", files[i].string());
+    }
+  }
+  if (bytes < kLeastBytes) {
+    fail(ErrorKind::bad_input, "bench",
+         "wanted files of at least {} together, whose reading takes a time that can be measured, found {}",
+         human_bytes(kLeastBytes), counted(bytes, "byte"));
+  }
   record.facts = {{"file_bytes", bytes}};
   std::vector<Figure> figures;
   for (int repeat = 0; repeat < repeats; ++repeat) measure_ways(files, static_cast<double>(bytes) / kGiga, figures);

@@ -25,7 +25,7 @@ constexpr double kLeastSeconds = 0.05;  // of a repeat
 struct Limits {
   Limits(WorkerPool& pool, int repeats)
       : sweep(pool, memory_sweep_bytes()),
-        read(read_bandwidth(pool, memory_sweep_bytes(), repeats)),
+        read{sweep.name(), "GB/s", sweep.rates(repeats, kLeastSeconds), {}},
         arithmetic(peak_arithmetic(pool, repeats)) {}
   ReadSweep sweep;
   Figure read;
@@ -65,9 +65,13 @@ Figure time_case(const ops::CaseSpec& spec, const OpsBench& options, ops::Contex
     return figure;
   }
   auto [samples, read] = in_turn(limits.sweep, options.repeats, gigabytes, call);
+  const auto [least, most] = std::ranges::minmax(read);
   figure = {figure.name, "GB/s", std::move(samples),
             Figure::Limit{limits.sweep.name() + ", in turn with it", median(std::move(read))}};
-  figure.more = {{"us", 1e6 * gigabytes / figure.value()}, {"GFLOP_per_s", figure.value() * gigaflops / gigabytes}};
+  figure.more = {{"us", 1e6 * gigabytes / figure.value()},
+                 {"GFLOP_per_s", figure.value() * gigaflops / gigabytes},
+                 {"limit_least", least},
+                 {"limit_most", most}};
   if (bytes <= last_level_cache_bytes() / 2) {
     const Samples cached = rates(options.repeats, kLeastSeconds, gigabytes, [&] { made.call(context, copies[0].operands()); });
     figure.more.emplace_back("GB_per_s_from_cache", median(cached));

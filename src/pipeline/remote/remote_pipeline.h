@@ -233,8 +233,9 @@ struct RemoteExecutor::Impl {
       fail(ErrorKind::bad_input, coordinator::kPipelinePlace, "wanted a handshake, found another message");
     if (answer.hello_reply().has_refused()) from_wire(answer.hello_reply().refused()).raise();
     peer.hello = answer.hello_reply();
+    const double offset = 0.5 * (asked + coordinator::now()) - peer.hello.self().steady();
     const std::lock_guard lock(mutex);
-    peer.clock_offset = 0.5 * (asked + coordinator::now()) - peer.hello.self().steady();
+    peer.clock_offset = offset;
   }
 
   void connect_all(coordinator::Clock::time_point deadline) {
