@@ -132,7 +132,8 @@ CLI::App* add(CLI::App& parent, Command& command, const std::shared_ptr<Flags>& 
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
   sub->add_flag("--json", flags->json, "The record as JSON");
-  sub->add_option("--out", flags->out, "The record as JSON into a file")->type_name("FILE");
+  sub->add_option("--out", flags->out, "The record as JSON into a file; replaces nothing but an earlier record")
+      ->type_name("FILE");
   sub->callback([flags, measure, &command] { command.run = [flags, measure] { return run(*flags, measure); }; });
   return sub;
 }

@@ -31,15 +31,8 @@ Function* library_function(const char* name) {
 // Entered and left with each mutex.
 char every_mutex;
 
-void entered(void* mutex) {
-  __tsan_acquire(mutex);
-  __tsan_acquire(&every_mutex);
-}
-
-void leaving(void* mutex) {
-  __tsan_release(mutex);
-  __tsan_release(&every_mutex);
-}
+void entered() { __tsan_acquire(&every_mutex); }
+void leaving() { __tsan_release(&every_mutex); }
 
 }  // namespace
 
@@ -76,43 +69,43 @@ ABSL_NAMESPACE_BEGIN
 void Mutex::Lock() {
   static auto* const lock = library_function<void(Mutex*)>("5Mutex4LockEv");
   lock(this);
-  entered(this);
+  entered();
 }
 
 bool Mutex::TryLock() {
   static auto* const try_lock = library_function<bool(Mutex*)>("5Mutex7TryLockEv");
   if (!try_lock(this)) return false;
-  entered(this);
+  entered();
   return true;
 }
 
 void Mutex::Unlock() {
   static auto* const unlock = library_function<void(Mutex*)>("5Mutex6UnlockEv");
-  leaving(this);
+  leaving();
   unlock(this);
 }
 
 void CondVar::Wait(Mutex* mutex) {
   static auto* const wait = library_function<void(CondVar*, Mutex*)>("7CondVar4WaitEPNS0_5MutexE");
-  leaving(mutex);
+  leaving();
   wait(this, mutex);
-  entered(mutex);
+  entered();
 }
 
 bool CondVar::WaitWithTimeout(Mutex* mutex, Duration timeout) {
   static auto* const wait =
       library_function<bool(CondVar*, Mutex*, Duration)>("7CondVar15WaitWithTimeoutEPNS0_5MutexENS0_8DurationE");
-  leaving(mutex);
+  leaving();
   const bool timed_out = wait(this, mutex, timeout);
-  entered(mutex);
+  entered();
   return timed_out;
 }
 
 bool CondVar::WaitWithDeadline(Mutex* mutex, Time deadline) {
   static auto* const wait = library_function<bool(CondVar*, Mutex*, Time)>("7CondVar16WaitWithDeadlineEPNS0_5MutexENS0_4TimeE");
-  leaving(mutex);
+  leaving();
   const bool timed_out = wait(this, mutex, deadline);
-  entered(mutex);
+  entered();
   return timed_out;
 }
 

@@ -1,7 +1,5 @@
 // Routes, keys, health, ends: the API around its answers (prompt_and_api.md 6.1, 6.7 to 6.10; case C14).
-#include <chrono>
 #include <set>
-#include <thread>
 
 #include <gmock/gmock.h>
 
@@ -9,6 +7,7 @@
 
 #include "api_fixture.h"
 #include "http_client.h"
+#include "http_util.h"
 
 namespace weft::server_test {
 namespace {
@@ -410,16 +409,14 @@ TEST(Cases, C14TwoPromptsAtOnceAndADeadWorker) {
   const auto after = api.ask("/v1/chat/completions", chat_body("Hi"));
   EXPECT_EQ(after->status(), 500);
   // Told by the engine's thread behind the step, of which the client knows already.
-  const auto becomes = [&](int status) {
-    for (int i = 0; i < 1000 && api.send("GET", "/health")->status() != status; ++i)
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    return api.send("GET", "/health")->status();
+  const auto health = [&](int status) {
+    return http_test::eventually([&] { return api.send("GET", "/health")->status() == status; });
   };
-  EXPECT_EQ(becomes(503), 503);
+  EXPECT_TRUE(health(503));
   executor->dead = false;
   executor->then(engine_test::ids_of("x<|end_of_msg|>"));
   static_cast<void>(api.ask("/v1/chat/completions", chat_body("Hi")));
-  EXPECT_EQ(becomes(200), 200) << "a worker that works again";
+  EXPECT_TRUE(health(200)) << "a worker that works again";
 }
 
 TEST(Service, TheEndOfTheEngineIsToldToEveryClient) {
